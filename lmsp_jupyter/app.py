@@ -1,0 +1,99 @@
+"""The Jupyter Server extension: its settings, and building the service from them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jupyter_server.extension.application import ExtensionApp
+from jupyter_server.serverapp import ServerApp
+from traitlets import Int, Unicode, default
+
+from . import __version__
+from .auth import Tokens
+from .catalog import Catalog, models_folder
+from .engines import Settings, installed
+from .handlers import routes
+from .protocol import LMSP_VERSIONS, MAX_BODY_BYTES, Engine, Limits, Service
+from .runner import Runner
+
+PORT = 8989
+"""Where a headless service listens, or at the next free port: not where users expect their notebooks."""
+
+
+class LMSPApp(ExtensionApp):
+    """Local language models under `/lmsp/v1`."""
+
+    name = "lmsp_jupyter"
+
+    default_model = Unicode(help="The model for requests from clients that name none; else the first one.").tag(
+        config=True
+    )
+    models_folder = Unicode(help="Where models are kept.").tag(config=True)
+    context_length = Int(8192, min=256, help="Upper bound in tokens for the context of one request.").tag(config=True)
+    parallel = Int(4, min=1, help="Requests that one model answers at the same time.").tag(config=True)
+    threads = Int(0, min=0, help="CPU threads of an engine; 0 is the engine's choice.").tag(config=True)
+    queue_limit = Int(64, min=0, help="Requests that may wait for one model.").tag(config=True)
+
+    @default("models_folder")
+    def _default_models_folder(self) -> str:
+        return str(models_folder())
+
+    def initialize_handlers(self) -> None:
+        settings = Settings(context_length=self.context_length, parallel=self.parallel, threads=self.threads or None)
+        catalog = Catalog(installed(), Path(self.models_folder), settings)
+        self.runner = Runner(catalog, settings, self.queue_limit)
+        self.tokens = Tokens()
+        self.handlers.extend(routes(self.runner, self.tokens, self._service()))
+
+    def _service(self) -> Service:
+        engines = []
+        for name, engine in installed().items():
+            missing = engine.unavailable()
+            engines.append(
+                Engine(name=name, available=missing is None)
+                if missing is None
+                else Engine(name=name, available=False, reason=missing.reason, fix=missing.fix)
+            )
+        return Service(
+            name="lmsp_jupyter",
+            version=__version__,
+            lmsp_versions=LMSP_VERSIONS,
+            capabilities=[],
+            engines=engines,
+            default_model=self.default_model or None,
+            limits=Limits(queue=self.queue_limit, body=MAX_BODY_BYTES, event_retention=0, task_retention=0),
+        )
+
+    async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
+        """The port is bound now, and not before: tell the kernels that start from here on (B5.7)."""
+        os.environ["LMSP_BASE_URL"] = f"{serverapp.connection_url}lmsp/v1"
+        os.environ["LMSP_TOKEN"] = self.tokens.mint()
+
+    def current_activity(self) -> int:
+        """Responses in the making; a server that shuts down when idle waits for them."""
+        return self.runner.active
+
+    async def stop_extension(self) -> None:
+        await self.runner.close()
+
+
+class HeadlessServer(ServerApp):
+    """A Jupyter server that serves LMSP alone: no kernels, terminals, files or pages."""
+
+    default_services = ("api", "auth", "security", "shutdown")  # type: ignore[assignment]  # fewer than the base has
+    open_browser = False
+    # Root is kept from Jupyter servers for the code that they run; this one runs none.
+    allow_root = True
+
+    @classmethod
+    def serve(cls, arguments: list[str], idle_timeout: int = 0) -> None:
+        """Serve until interrupted, or, if `idle_timeout` is not 0, idle for so many seconds."""
+        server = cls.instance(
+            jpserver_extensions={"lmsp_jupyter": True},
+            port=PORT,
+            shutdown_no_activity_timeout=idle_timeout,
+        )
+        server.initialize(arguments, find_extensions=False)
+        server.start()

@@ -1,0 +1,94 @@
+"""`jupyter lmsp demo`: the quick-start notebook, really executed, shown in the terminal as it happens (N6.1)."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jupyter_core.paths import jupyter_path
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+
+from .catalog import Catalog, models_folder
+from .client import Client
+from .engines import Settings, installed
+from .errors import Problem
+from .pull import STARTER, pull
+
+
+class DemoFailed(Problem):
+    """The notebook did not run to its end."""
+
+    code = "demo_failed"
+    title = "The demo failed"
+
+
+def run(output: Path | None = None) -> None:
+    """Execute the notebook and keep it at `output`, by default `quickstart.ipynb` here or the next free name."""
+    folder = models_folder()
+    if not any(model.state != "failed" for model in Catalog(installed(), folder, Settings()).models()):
+        print(f"No model yet: fetching the starter model {STARTER}.", flush=True)
+        pull(STARTER, folder)
+    notebook = nbformat.read(_source(), as_version=4)
+    output = output or _free_name(Path("quickstart.ipynb"))
+    with Client() as client:
+        print(f"Service: {client.base_url}, model: {client.service().default_model}", flush=True)
+    try:
+        Demo(notebook, kernel_name="python3", timeout=None).execute()
+    except CellExecutionError as error:
+        raise DemoFailed(f"{error.ename}: {error.evalue}") from None
+    finally:
+        nbformat.write(notebook, output)
+    print(f"\nThe executed notebook is {output}. Open it with: {_how_to_open(output)}")
+
+
+class Demo(NotebookClient):
+    """A notebook client that shows cells and their outputs as they come."""
+
+    def __init__(self, notebook: NotebookNode, **options: Any) -> None:
+        super().__init__(notebook, on_cell_execute=self._show_source, **options)
+        self._streamed = False
+
+    def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> NotebookNode | None:
+        self._show_output(msg["msg_type"], msg["content"])
+        return super().process_message(msg, cell, cell_index)
+
+    def _show_source(self, cell: NotebookNode, cell_index: int) -> None:
+        self._streamed = False
+        if cell.cell_type == "markdown":
+            print(f"\n{cell.source}", flush=True)
+        else:
+            print(
+                f"\nIn [{cell_index + 1}]:\n" + "\n".join(f"    {line}" for line in cell.source.splitlines()),
+                flush=True,
+            )
+
+    def _show_output(self, kind: str, content: dict[str, Any]) -> None:
+        if kind == "stream":
+            self._streamed = True
+            print(content["text"], end="", flush=True)
+        elif kind in ("display_data", "execute_result"):
+            text = content["data"].get("text/plain", "")
+            print("\n" + (text.splitlines()[-1] if self._streamed and text else text), flush=True)
+            self._streamed = False
+
+
+def _source() -> Path:
+    for folder in jupyter_path("lmsp_jupyter", "notebooks"):
+        path = Path(folder, "quickstart.ipynb")
+        if path.exists():
+            return path
+    raise DemoFailed("The notebook is missing from this installation; install the package again.")
+
+
+def _free_name(path: Path) -> Path:
+    candidates = (path.with_stem(f"{path.stem}-{number}") for number in range(2, sys.maxsize))
+    return path if not path.exists() else next(each for each in candidates if not each.exists())
+
+
+def _how_to_open(path: Path) -> str:
+    return f"{'' if importlib.util.find_spec('jupyterlab') else 'pip install jupyterlab && '}jupyter lab {path}"
