@@ -38,7 +38,9 @@ def run(output: Path | None = None) -> None:
     with Client() as client:
         print(f"Service: {client.base_url}, model: {client.service().default_model}", flush=True)
     try:
-        Demo(notebook, kernel_name="python3", timeout=None).execute()
+        # A kernel's warnings are about its transport, not about the demo.
+        quiet = ["--Application.log_level=ERROR"]
+        Demo(notebook, kernel_name="python3", timeout=None, extra_arguments=quiet).execute()
     except CellExecutionError as error:
         raise DemoFailed(f"{error.ename}: {error.evalue}") from None
     finally:
@@ -51,30 +53,41 @@ class Demo(NotebookClient):
 
     def __init__(self, notebook: NotebookNode, **options: Any) -> None:
         super().__init__(notebook, on_cell_execute=self._show_source, **options)
-        self._streamed = False
+        self._shown = ""
+        self._cleared = False
 
     def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> NotebookNode | None:
         self._show_output(msg["msg_type"], msg["content"])
         return super().process_message(msg, cell, cell_index)
 
     def _show_source(self, cell: NotebookNode, cell_index: int) -> None:
-        self._streamed = False
+        self._shown = ""
+        self._cleared = False
         if cell.cell_type == "markdown":
-            print(f"\n{cell.source}", flush=True)
+            _write(f"\n{cell.source}\n")
         else:
-            print(
-                f"\nIn [{cell_index + 1}]:\n" + "\n".join(f"    {line}" for line in cell.source.splitlines()),
-                flush=True,
-            )
+            _write(f"\nIn [{cell_index + 1}]:\n" + "".join(f"    {line}\n" for line in cell.source.splitlines()))
 
     def _show_output(self, kind: str, content: dict[str, Any]) -> None:
-        if kind == "stream":
-            self._streamed = True
-            print(content["text"], end="", flush=True)
+        if kind == "clear_output":
+            self._cleared = True  # it waits for the output that takes the place of what is shown
+        elif kind == "stream":
+            if self._cleared:
+                _write("\r\033[K" if sys.stdout.isatty() else "\n")
+                self._shown = ""
+            self._cleared = False
+            self._shown += content["text"]
+            _write(content["text"])
         elif kind in ("display_data", "execute_result"):
             text = content["data"].get("text/plain", "")
-            print("\n" + (text.splitlines()[-1] if self._streamed and text else text), flush=True)
-            self._streamed = False
+            shown = self._shown.rstrip()
+            _write((text[len(shown) :] if text.startswith(shown) else f"\n{text}") + "\n")
+            self._shown = ""
+            self._cleared = False
+
+
+def _write(text: str) -> None:
+    print(text, end="", flush=True)
 
 
 def _source() -> Path:

@@ -113,12 +113,11 @@ async def test_b5_6_no_engine_listens_on_a_tcp_port(app, client):
 async def test_requests_share_the_engine(client):
     await client.post("/responses", json=ask())
     prompts = ["Name three fruits.", "Is Lisbon in Portugal or in Spain?"]
-    alone = [deltas(await stream(client, ask(prompt))) for prompt in prompts]
     together = await asyncio.gather(*(stream(client, ask(prompt)) for prompt in prompts))
 
     assert all(events[-1][1] == "response.completed" for events in together)
     assert not any(name == "response.queued" for events in together for _, name, _ in events)
-    assert all(len(deltas(events)) > 10 for events in together) and all(alone)
+    assert all(len(deltas(events)) > 10 for events in together)
 
 
 @pytest.mark.ours
@@ -138,9 +137,8 @@ async def test_b2_4_seed_and_stop_reach_the_model(client):
         (await client.post("/responses", json=seeded(seed))).json()["output"][0]["content"][0]["text"]
         for seed in (1, 1, 2)
     ]
-    stopped = (
-        await client.post("/responses", json=ask("Count: 1, 2,", extensions={"lmsp_jupyter": {"stop": ["2"]}}))
-    ).json()
+    stop = ask("Count: 1, 2,", extensions={"lmsp_jupyter": {"stop": ["2"]}})
+    stopped = (await client.post("/responses", json=stop)).json()
 
     assert texts[0] == texts[1] != texts[2]
     assert stopped["status"] == "completed"
