@@ -323,6 +323,14 @@ def test_cookies_are_never_sent_back(service, client):
 
 
 @pytest.mark.ours
+def test_N1_3_an_input_is_counted_without_generating(service, client):
+    counted = {"object": "response.input_tokens", "input_tokens": 34}
+    service.routes["POST", "/lmsp/v1/responses/input_tokens"] = answer(200, counted)
+
+    assert client.count_tokens("Name a prime.", system="Be brief.") == 34
+    assert [item["role"] for item in service.body["input"]] == ["system", "user"]
+
+
 def test_B1_1_the_service_and_B1_2_its_models(service, client):
     service.routes["GET", "/lmsp/v1/models"] = answer(200, {"object": "list", "data": [MODEL]})
     service.routes["GET", "/lmsp/v1/models/org/tiny:q4"] = answer(200, MODEL)

@@ -328,9 +328,9 @@ def test_n1_3_dry_run_shows_the_prompt_and_sends_nothing(shell):
     printed = shell.run("%%lmsp --dry-run -m fake -s {who}\nHi {name}, {'a': 1}")
 
     assert printed == (
-        "Not sent. Model: fake.\n"
-        "System (5 characters):\n{who}\n\n"
-        "Prompt (16 characters):\nHi Ada, {'a': 1}\n\n"
+        "Nothing was generated. Model: fake; the input takes 5 tokens.\n\n"
+        "System:\n{who}\n\n"
+        "Prompt:\nHi Ada, {'a': 1}\n\n"
         "Resolved: {name}\nLeft as typed: {who}\n"
     )
     assert shell.client.requests == []
