@@ -1,5 +1,6 @@
 """N1.3: references in a prompt."""
 
+import pandas
 import pytest
 
 from lmsp_jupyter.interpolate import MAX_CELL, MAX_COLUMNS, MAX_ROWS, interpolate
@@ -182,7 +183,6 @@ def test_n1_3_a_series_is_bounded_too():
 
 
 def test_n1_3_real_frames():
-    pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"a": [1, 2], "b": ["x,y", "z"]})
     text = interpolate("{df}\n{df.a}\n{df['b']}", {"df": table}).text
 
