@@ -73,9 +73,7 @@ class Demo(NotebookClient):
             self._cleared = True  # it waits for the output that takes the place of what is shown
         elif kind == "stream":
             if self._cleared:
-                _write("\r\033[K" if sys.stdout.isatty() else "\n")
-                self._shown = ""
-            self._cleared = False
+                self._clear()
             self._shown += content["text"]
             _write(content["text"])
         elif kind in ("display_data", "execute_result"):
@@ -84,6 +82,14 @@ class Demo(NotebookClient):
             _write((text[len(shown) :] if text.startswith(shown) else f"\n{text}") + "\n")
             self._shown = ""
             self._cleared = False
+
+    def _clear(self) -> None:
+        """Take back what is shown, where that can be done."""
+        if sys.stdout.isatty():
+            lines = self._shown.count("\n")
+            _write(f"\033[{lines}F\033[J" if lines else "\r\033[K")
+        self._shown = ""
+        self._cleared = False
 
 
 def _write(text: str) -> None:

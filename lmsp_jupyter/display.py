@@ -11,12 +11,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
 import msgspec
 from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
 
+from . import markdown
 from .errors import Problem
 from .events import Event, Progress, Queued, ReasoningDelta, TextDelta
 from .protocol import Response, new_id
@@ -61,7 +62,7 @@ class Answer:
         line = self.usage_line
         return {
             MIME: _document(self.response),
-            "text/markdown": "\n\n".join(filter(None, (close_blocks(text), _muted(line)))),
+            "text/markdown": "\n\n".join(filter(None, (markdown.close_blocks(text), _muted(line)))),
             "text/plain": "\n\n".join(filter(None, (text, line))),
         }
 
@@ -403,70 +404,3 @@ def choose_view(shell: Any, *, owned: bool, live: bool) -> View:
     if type(publisher) is DisplayPublisher:
         return Terminal(sys.stdout, sys.stderr)
     return OwnCell(publisher, sys.stdout) if owned else SharedCell(publisher)
-
-
-# Markdown that was cut off.
-
-
-def close_blocks(markdown: str) -> str:
-    """Markdown that ends outside of code fences and raw HTML: what follows is its own paragraph.
-
-    Fences are followed through lists and quotes, since a fence there ends with its container, and
-    another fence would then open a block rather than close one.
-    """
-    blocks = _Blocks()
-    for line in markdown.split("\n"):
-        blocks.take(line)
-    return markdown + (f"\n{blocks.closing}" if blocks.closing else "")
-
-
-_ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?: {1,4}(?! )|$)")
-_QUOTE = re.compile(r"(?: {0,3}> ?)+")
-_FENCE = re.compile(r"(?P<indent> {0,3})(?P<fence>`{3,}(?=[^`]*$)|~{3,})")
-_HTML = re.compile(r" {0,3}<(?:(!--)|(\?)|(!\[CDATA\[)|(script|pre|style|textarea)(?=[\s>]|$))", re.IGNORECASE)
-
-
-@dataclass
-class _Blocks:
-    """The open block at a line of CommonMark: `closing` closes it, and is "" outside of one."""
-
-    closing: str = ""
-    _end: re.Pattern[str] = field(default_factory=lambda: re.compile(""))
-    _lists: list[int] = field(default_factory=list)
-    _quoted: bool = False
-
-    def take(self, line: str) -> None:
-        """Take the next line."""
-        line = line.expandtabs(4)
-        quote = _QUOTE.match(line)
-        if bool(quote) != self._quoted and (self._quoted or not self.closing):
-            self._quoted, self._lists, self.closing = bool(quote), [], ""
-        prefix = quote[0] if quote and self._quoted else ""
-        line = line[len(prefix) :]
-        indent = len(line) - len(line.lstrip(" "))
-        while line.strip() and self._lists and indent < self._lists[-1]:
-            self._lists.pop()
-            self.closing = ""
-        if self.closing:
-            self._take_inside(line)
-        else:
-            self._take_outside(line, prefix)
-
-    def _take_inside(self, line: str) -> None:
-        if self._end.search(line):
-            self.closing = ""
-
-    def _take_outside(self, line: str, prefix: str) -> None:
-        start = self._lists[-1] if self._lists else 0
-        while item := _ITEM.match(line, start):
-            start = item.end()
-            self._lists.append(start)
-        lead = prefix + " " * start
-        if fence := _FENCE.match(line[start:]):
-            self.closing = lead + fence["indent"] + fence["fence"]
-            mark = re.escape(fence["fence"][0])
-            self._end = re.compile(rf"^ *{mark}{{{len(fence['fence'])},}} *$")
-        elif html := _HTML.match(line[start:]):
-            end = ("-->", "?>", "]]>", f"</{html[4]}>")[(html.lastindex or 0) - 1]
-            self._end = re.compile(re.escape(end), re.IGNORECASE)
-            self.closing = "" if self._end.search(line, start + html.end()) else lead + end

@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from IPython.core.magic import (
 from traitlets import Any as AnyTrait
 from traitlets import Float, Integer, Unicode, default
 
+from . import markdown
 from .client import Client
 from .display import MIME, Answer, choose_view, show
 from .errors import Problem
@@ -244,7 +245,7 @@ class LMSPMagics(Magics):
             note = "There is no model yet. Get one: jupyter lmsp pull smollm2:135m"
         self._shell.display_pub.publish(
             {
-                "text/markdown": f"{_markdown_table(_HEAD, rows)}\n\n{_escape(note)}",
+                "text/markdown": f"{markdown.table(_HEAD, rows)}\n\n{markdown.escape(note)}",
                 "text/plain": f"{_plain_table(_HEAD, rows)}\n\n{note}",
             }
         )
@@ -388,16 +389,6 @@ def _model_row(model: Model, current: str | None) -> tuple[str, ...]:
         model.quantization or "",
         ", ".join(model.capabilities),
     )
-
-
-def _markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [[_escape(cell) for cell in row] for row in (head, *rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _escape(text: str) -> str:
-    return "".join(f"\\{character}" if character in "\\`*_[]<>|~" else character for character in text)
 
 
 def _plain_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

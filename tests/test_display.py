@@ -15,7 +15,6 @@ from lmsp_jupyter.display import (
     SharedCell,
     Terminal,
     choose_view,
-    close_blocks,
     show,
 )
 
@@ -398,55 +397,6 @@ def test_the_view_fits_the_shell(publisher, owned, live, kind):
     shell = type("Shell", (), {"display_pub": publisher})
 
     assert type(choose_view(shell, owned=owned, live=live)) is kind
-
-
-# Markdown that was cut off.
-
-
-@pytest.mark.parametrize(
-    ("markdown", "closing"),
-    [
-        ("plain", ""),
-        ("```py\nx\n```", ""),
-        ("```py\nx", "```"),
-        ("````\n```\nx", "````"),
-        ("~~~\n```\n", "~~~"),
-        ("```\nx\n``` no", "```"),
-        ("``` a`b", ""),
-        ("    ```", ""),
-        ("   ```\nx", "   ```"),
-        ("```\n> x\n- y", "```"),
-        ("- ```py\n  x\n  ```\n\nDone.", ""),
-        ("- ```py\n  x", "  ```"),
-        ("1. a\n   ```\n   x", "   ```"),
-        ("1. a\n   ```\n   x\n\nout of the list", ""),
-        ("- a\n  - ```\n    x", "    ```"),
-        ("> ```\n> x", "> ```"),
-        ("> ```\n> x\n\nout of the quote", ""),
-        ("<!-- x", "-->"),
-        ("<!-- x -->", ""),
-        ("<pre>\nx", "</pre>"),
-        ("<pre>x</pre>", ""),
-        ("<PRE>\nx\n</PRE>", ""),
-        ("<prefix>", ""),
-        ("```\n<!--\n```", ""),
-        ("<!--\n```\n-->", ""),
-    ],
-)
-def test_n1_6_an_open_block_does_not_swallow_the_usage_line(markdown, closing):
-    assert close_blocks(markdown) == markdown + (f"\n{closing}" if closing else "")
-
-
-@pytest.mark.parametrize("cut", range(0, 130, 3))
-def test_n1_6_the_usage_line_is_its_own_paragraph_wherever_an_answer_is_cut(cut):
-    mistune = pytest.importorskip("mistune")
-    text = (
-        "# A\n\n1. do\n\n   ```py\n   x = 1\n   ```\n2. or\n   - ~~~\n     y\n     ~~~\n\n"
-        "> ```\n> z\n> ```\n\n```js\nf({\n```\n\n<!-- c -->\nEnd."
-    )
-    html = mistune.html(f"{close_blocks(text[:cut].rstrip())}\n\n<sub>usage</sub>")
-
-    assert html.rstrip().endswith("<p><sub>usage</sub></p>")
 
 
 def test_public_mime_type():

@@ -36,8 +36,9 @@ ARROWS = {
     "client": {*WIRE, "events", "sse", "discovery"},
     "interpolate": {"errors"},
     "lines": WIRE,
-    "display": {*WIRE, "events"},
-    "magics": {*WIRE, "events", "client", "display", "interpolate", "lines"},
+    "markdown": set(),
+    "display": {*WIRE, "events", "markdown"},
+    "magics": {*WIRE, "events", "client", "display", "markdown", "interpolate", "lines"},
     # the command line: it starts a server or is a client
     "pull": {*WIRE, "catalog"},
     "demo": {*WIRE, "catalog", "client", "engines", "pull"},
@@ -46,7 +47,7 @@ ARROWS = {
 }
 
 SERVER = {"auth", "log", "engines", "catalog", "worker", "runner", "handlers", "app"}
-CLIENT = {"discovery", "client", "interpolate", "lines", "display", "magics"}
+CLIENT = {"discovery", "client", "interpolate", "lines", "markdown", "display", "magics"}
 
 ENGINE_LIBRARIES = {"xllamacpp", "llama_cpp", "mlx", "mlx_lm"}
 
