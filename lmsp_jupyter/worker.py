@@ -19,7 +19,7 @@ import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import msgspec
 
@@ -286,19 +286,16 @@ class _Child:
 
 
 class _Pipe:
-    """The way to the server, for any thread. When the server has gone, so does this process."""
+    """The way to the server, for any thread. Once the server has gone, nothing is sent: `main` ends this process."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._lock = threading.Lock()
 
     def send(self, reply: Reply) -> None:
-        with self._lock:
-            try:
-                self._file.write(_frame(reply))
-                self._file.flush()
-            except OSError:
-                os._exit(1)
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            self._file.write(_frame(reply))
+            self._file.flush()
 
 
 def _problem(error: Exception) -> Problem:
@@ -346,12 +343,17 @@ def main() -> None:
     output.send(Loaded(engine.context_length, engine.capabilities))
     while (ask := _receive(input)) is not None:
         child.take(ask)
-    watchdog = threading.Timer(4, os._exit, [1])
+    watchdog = threading.Timer(4, _leave, [load.folder])
     watchdog.daemon = True
     watchdog.start()
     child.close()
-    shutil.rmtree(load.folder, ignore_errors=True)
-    os._exit(0)  # native threads that are still at work would abort an orderly exit
+    _leave(load.folder)
+
+
+def _leave(folder: str) -> NoReturn:
+    """End at once: native threads that are still at work would abort an orderly exit."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

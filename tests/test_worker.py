@@ -4,6 +4,9 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -118,13 +121,32 @@ def test_a_load_that_crashes_says_so(perform):
         perform({"load": {"crash": True}})
 
 
-def test_a_dead_server_leaves_no_worker(perform):
-    async def act(worker):
-        worker.generate(PROMPT)
-        worker._process.stdin.close()
-        await until(lambda: not worker.alive)
+SERVER = """
+import asyncio, os, sys
+from pathlib import Path
+from lmsp_jupyter.engines import Prompt, Settings, Text, Turn
+from lmsp_jupyter.worker import Worker
 
-    perform({"steps": [["sleep", 60]]}, act)
+async def main():
+    worker = await Worker.start("scripted", Path(sys.argv[1]), Settings())
+    async for output in worker.generate(Prompt(turns=[Turn("user", "hi")])):
+        print(worker.pid, worker._folder, flush=True)
+        os._exit(9)
+
+asyncio.run(main())
+"""
+
+
+def test_a_dead_server_leaves_no_worker_and_no_folder(tmp_path):
+    path = tmp_path / "model.script"
+    path.write_text(json.dumps({"steps": [["repeat", 100_000, "x", 0.001]]}))
+
+    server = subprocess.run([sys.executable, "-c", SERVER, path], stdout=subprocess.PIPE, text=True, check=False)
+
+    assert server.returncode == 9
+    pid, folder = server.stdout.split()
+    asyncio.run(until(lambda: not psutil.pid_exists(int(pid))))
+    assert not Path(folder).exists()
 
 
 def test_nothing_is_left_on_the_disk(perform, tmp_path, monkeypatch):
