@@ -74,6 +74,23 @@ def test_what_is_pulled_already_is_left_alone(lmsp):
     assert "here already" in done.stderr
 
 
+def test_a_reader_that_has_seen_enough_ends_it_quietly(machine):
+    command = f"{sys.executable} -m lmsp_jupyter.cli ask -n 400 Tell me a long story. | head -c 1"
+    done = subprocess.run(command, shell=True, env=machine, capture_output=True, text=True, check=False)
+
+    assert len(done.stdout) == 1
+    assert done.stderr == ""
+
+
+def test_a_folder_that_cannot_be_written_is_named(lmsp, machine, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = lmsp("pull", "smollm2:135m", env=machine | {"LMSP_MODELS": str(tmp_path / "file" / "models")})
+
+    assert done.returncode == 1
+    assert str(tmp_path / "file") in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_demo_keeps_the_executed_notebook(lmsp, tmp_path):
     done = lmsp("demo")
 
