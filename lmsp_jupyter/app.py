@@ -15,8 +15,9 @@ from .auth import Tokens
 from .catalog import Catalog, models_folder
 from .engines import Settings, installed
 from .handlers import routes
-from .protocol import LMSP_VERSIONS, MAX_BODY_BYTES, Engine, Limits, Service
+from .protocol import LMSP_VERSIONS, Engine, Limits, Service
 from .runner import Runner
+from .strict_json import MAX_BODY_BYTES
 
 PORT = 8989
 """Where a headless service listens, or at the next free port: not where users expect their notebooks."""

@@ -78,7 +78,7 @@ class Demo(NotebookClient):
             _write(content["text"])
         elif kind in ("display_data", "execute_result"):
             text = content["data"].get("text/plain", "")
-            shown = self._shown.rstrip()
+            shown = self._shown if text.startswith(self._shown) else self._shown.rstrip()
             _write((text[len(shown) :] if text.startswith(shown) else f"\n{text}") + "\n")
             self._shown = ""
             self._cleared = False

@@ -8,28 +8,23 @@ prompt fit) is left to the runner.
 from __future__ import annotations
 
 import difflib
-import json
-import math
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from ulid import ULID
 
 from .errors import (
-    BadRequest,
     Document,
-    PayloadTooLarge,
     UnknownParameter,
     UnsupportedCapability,
     UnsupportedContent,
     UnsupportedVersion,
 )
+from .strict_json import escape, read_json, refuse
 
 LMSP_VERSIONS = ["1.0"]
-MAX_BODY_BYTES = 8 * 2**20
-MAX_DEPTH = 128
 
 Capability = Literal["tools", "structured_output", "reasoning", "conversations"]
 Role = Literal["system", "user", "assistant"]
@@ -242,9 +237,9 @@ def parse_request(body: bytes) -> Request:
     """The request in a JSON body. Raises `BadRequest` or one of its kinds."""
     data = read_json(body)
     _refuse_capabilities(data)
-    request = _convert(_lenient_request(data), Request)
+    request = _convert(_lenient_request(data))
     if not any(isinstance(item, Message) for item in request.input):
-        _refuse("/input", "The input has no message.")
+        refuse("/input", "The input has no message.")
     return request
 
 
@@ -262,96 +257,6 @@ def closest(name: str, known: Iterable[str]) -> list[str]:
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
 
 
-def read_json(body: bytes, max_bytes: int = MAX_BODY_BYTES) -> dict[str, Any]:
-    """The JSON object in `body`, read as strictly as B2.6 asks. Raises `BadRequest`, `PayloadTooLarge`."""
-    if len(body) > max_bytes:
-        raise PayloadTooLarge(f"The body has {len(body)} bytes; at most {max_bytes} are read.")
-    try:
-        data = json.loads(body.decode("utf-8"), object_pairs_hook=_unique_object, parse_int=_integer)
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"The body is not UTF-8: byte {error.start} is invalid.") from None
-    except json.JSONDecodeError as error:
-        raise BadRequest(f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}.") from None
-    except RecursionError:
-        raise BadRequest(f"The body is nested deeper than {MAX_DEPTH} levels.") from None
-    if not isinstance(data, dict):
-        raise BadRequest("The body must be a JSON object.")
-    _check_values(data)
-    return data
-
-
-def _unique_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise BadRequest(f"The body repeats the member {name!r}; say it once.")
-            seen.add(name)
-    return result
-
-
-def _integer(literal: str) -> int | float:
-    """Python refuses to read integers of thousands of digits; they are no doubles in any case."""
-    return int(literal) if len(literal) <= 400 else math.inf
-
-
-_Place = tuple[Any, ...]
-"""Where a value stands: its parent's place and its name or index; () is the document. It becomes a pointer only when
-it is asked for, since a pointer for each value would take memory as the square of the body."""
-
-
-def _check_values(data: dict[str, Any]) -> None:
-    """Walk the document without recursion: depth is bounded, strings encode, numbers are doubles (B0.3, B2.6)."""
-    pending: list[tuple[_Place, int, dict[str, Any] | list[Any]]] = [((), 1, data)]
-    while pending:
-        place, depth, container = pending.pop()
-        if depth > MAX_DEPTH:
-            raise BadRequest(f"The body is nested deeper than {MAX_DEPTH} levels.")
-        if isinstance(container, dict):
-            for name in container:
-                _check_surrogates(place, name)
-        for key, value in container.items() if isinstance(container, dict) else enumerate(container):
-            if isinstance(value, str):
-                _check_surrogates((place, key), value)
-            elif isinstance(value, int | float):
-                _check_finite((place, key), value)
-            elif value is not None:
-                pending.append(((place, key), depth + 1, value))
-
-
-def _pointer(place: _Place) -> str:
-    names: list[str] = []
-    while place:
-        place, name = place
-        names.append(_escape(str(name)))
-    return "".join(f"/{name}" for name in reversed(names))
-
-
-def _check_finite(place: _Place, value: float) -> None:
-    try:
-        finite = math.isfinite(value)
-    except OverflowError:
-        finite = False
-    if not finite:
-        _refuse(_pointer(place), "This is not a finite number that fits a double.")
-
-
-def _check_surrogates(place: _Place, text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        _refuse(_pointer(place), f"Character {error.start} is half of a surrogate pair; send whole characters.")
-
-
-def _escape(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _refuse(pointer: str, detail: str, kind: type[BadRequest] = BadRequest) -> NoReturn:
-    raise kind(f"{pointer}: {detail}" if pointer else detail, errors=[(pointer, detail)])
-
-
 def _refuse_capabilities(data: dict[str, Any]) -> None:
     """What this service does not do yet is refused as A1.10 says, never ignored."""
     for member, capability, neutral in (
@@ -360,12 +265,12 @@ def _refuse_capabilities(data: dict[str, Any]) -> None:
         ("previous_response_id", "conversations", [None]),
     ):
         if data.get(member) not in neutral:
-            _refuse(f"/{member}", f"{member} needs the capability {capability}.", UnsupportedCapability)
+            refuse(f"/{member}", f"{member} needs the capability {capability}.", UnsupportedCapability)
         data.pop(member, None)
     response_format = data.get("response_format")
     if isinstance(response_format, dict) and response_format.get("type") == "json_schema":
         detail = "A json_schema response_format needs the capability structured_output."
-        _refuse("/response_format", detail, UnsupportedCapability)
+        refuse("/response_format", detail, UnsupportedCapability)
 
 
 def _lenient_request(data: dict[str, Any]) -> dict[str, Any]:
@@ -377,7 +282,7 @@ def _lenient_request(data: dict[str, Any]) -> dict[str, Any]:
     content = data.get("input")
     if isinstance(content, str):
         if not content:
-            _refuse("/input", "The input is empty.")
+            refuse("/input", "The input is empty.")
         data["input"] = [{"type": "message", "role": "user", "content": content}]
     if isinstance(data.get("input"), list):
         data["input"] = [_lenient_item(f"/input/{index}", item) for index, item in enumerate(data["input"])]
@@ -391,16 +296,16 @@ def _lenient_item(pointer: str, item: Any) -> Any:
     item = {name: value for name, value in item.items() if value is not None}
     kind = item.setdefault("type", "message" if "role" in item else None)
     if kind in ("function_call", "function_call_output"):
-        _refuse(pointer, f"A {kind} item needs the capability tools.", UnsupportedCapability)
+        refuse(pointer, f"A {kind} item needs the capability tools.", UnsupportedCapability)
     if kind not in ("message", "reasoning"):
-        _refuse(f"{pointer}/type", f"{kind!r} is not a type of item; use 'message'.")
+        refuse(f"{pointer}/type", f"{kind!r} is not a type of item; use 'message'.")
     if kind == "reasoning":
         item.setdefault("summary", [])
     if kind == "message":
         if item.get("role") == "developer":
             item["role"] = "system"
         if item.get("role") not in get_args(Role):
-            _refuse(f"{pointer}/role", f"{item.get('role')!r} is not a role; use {', '.join(get_args(Role))}.")
+            refuse(f"{pointer}/role", f"{item.get('role')!r} is not a role; use {', '.join(get_args(Role))}.")
         if item.get("role") == "assistant":
             item.setdefault("content", [])
         part_type = "output_text" if item.get("role") == "assistant" else "input_text"
@@ -418,7 +323,7 @@ def _lenient_part(pointer: str, part: Any, part_type: str) -> Any:
     if isinstance(part, dict) and isinstance(kind := part.get("type"), str):
         if kind in ("text", "input_text", "output_text"):
             return {"type": part_type, "text": part.get("text")}
-        _refuse(pointer, f"Content of type {kind!r} is not supported; LMSP 1.0 defines text only.", UnsupportedContent)
+        refuse(pointer, f"Content of type {kind!r} is not supported; LMSP 1.0 defines text only.", UnsupportedContent)
     return part
 
 
@@ -439,8 +344,8 @@ def _check_members(data: dict[str, Any]) -> None:
         if not isinstance(part, dict):
             continue
         for name in [name for name in part if name not in kind.__struct_fields__]:
-            pointer = "".join(f"/{_escape(each)}" for each in (*path, name))
-            _refuse(pointer, f"{name!r} is not a parameter here{_hint(name, kind)}", UnknownParameter)
+            pointer = "".join(f"/{escape(each)}" for each in (*path, name))
+            refuse(pointer, f"{name!r} is not a parameter here{_hint(name, kind)}", UnknownParameter)
         for name in [name for name, value in part.items() if value is None]:
             del part[name]
 
@@ -458,14 +363,18 @@ _JSON_TYPES = {"float": "a number", "int": "an integer", "str": "a string", "boo
 _JSON_TYPE = re.compile(r"`(float|int|str|bool)`")
 
 
-def _convert(data: dict[str, Any], kind: type[Request]) -> Request:
+def _convert(data: dict[str, Any]) -> Request:
     try:
-        return msgspec.convert(data, kind)
+        return msgspec.convert(data, Request)
     except msgspec.ValidationError as error:
-        message = str(error)
+        _translate(str(error))
+
+
+def _translate(message: str) -> NoReturn:
+    """Refuse with what msgspec says, in JSON's words and with a pointer for its path."""
     place = _PATH.search(message)
     pointer = re.sub(r"[.\[]", "/", place["path"].replace("]", "")) if place else ""
     message = message[: place.start()] if place else message
     if missing := _MISSING.match(message):
-        _refuse(f"{pointer}/{missing['name']}", f"{missing['name']!r} is required.")
-    _refuse(pointer, _JSON_TYPE.sub(lambda match: _JSON_TYPES[match[1]], message.replace(" | null`", "`")) + ".")
+        refuse(f"{pointer}/{missing['name']}", f"{missing['name']!r} is required.")
+    refuse(pointer, _JSON_TYPE.sub(lambda match: _JSON_TYPES[match[1]], message.replace(" | null`", "`")) + ".")

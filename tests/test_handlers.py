@@ -10,7 +10,7 @@ import pytest
 from streams import body, stream
 from waiting import until
 
-from lmsp_jupyter.protocol import MAX_BODY_BYTES
+from lmsp_jupyter.strict_json import MAX_BODY_BYTES
 
 pytestmark = pytest.mark.usefixtures("script")
 

@@ -17,7 +17,8 @@ WIRE = {"errors", "protocol"}
 # Each module with those that it may import. "" is the package itself.
 ARROWS = {
     "errors": set(),
-    "protocol": {"errors"},
+    "strict_json": {"errors"},
+    "protocol": {"errors", "strict_json"},
     "sse": {"errors"},
     "events": WIRE,
     "log": {*WIRE, "events"},
@@ -25,12 +26,13 @@ ARROWS = {
     # engines and the server
     "engines": WIRE,
     "engines.gguf": WIRE,
-    "engines.llama_cpp": {*WIRE, "engines", "engines.gguf"},
+    "engines.stops": set(),
+    "engines.llama_cpp": {*WIRE, "engines", "engines.gguf", "engines.stops"},
     "catalog": {*WIRE, "engines", "engines.gguf"},
     "worker": {*WIRE, "events", "engines"},
     "runner": {*WIRE, "events", "log", "engines", "catalog", "worker"},
     "handlers": {*WIRE, "sse", "auth", "runner"},
-    "app": {"", *WIRE, "auth", "catalog", "engines", "handlers", "runner"},
+    "app": {"", *WIRE, "strict_json", "auth", "catalog", "engines", "handlers", "runner"},
     # the client and the notebook
     "discovery": WIRE,
     "client": {*WIRE, "events", "sse", "discovery"},
@@ -123,7 +125,7 @@ def test_an_engine_library_is_imported_by_its_engine_alone(name):
 
 
 def test_the_wire_is_above_both_sides():
-    wire = {"errors", "protocol", "sse", "events"}
+    wire = {"errors", "strict_json", "protocol", "sse", "events"}
 
     assert {each for name in wire for each in ARROWS[name]} <= wire
 

@@ -194,30 +194,6 @@ def test_what_only_began_like_a_stop_string_is_not_lost_at_a_limit(engine):
     assert (answer.text, answer.end.reason) == (whole, "length")
 
 
-@pytest.mark.parametrize(
-    ("pieces", "stops", "shown"),
-    [
-        (["a\n", "b\n\nc"], ["\n\n"], "a\nb"),
-        (["ab", "ab", "c", "d"], ["abc"], "ab"),
-        (["aab"], ["ab", "aab"], ""),
-        (["x", "👩‍", "👧", "!"], ["👩‍👧"], "x"),
-        (["x👩‍", "👦"], ["👩‍👧"], "x👩‍👦"),
-        (["🇵", "🇹🇵"], ["🇹"], "🇵"),
-        (["STO", "P"], ["STOP."], "STOP"),
-        (["abc"], [], "abc"),
-    ],
-)
-def test_stop_strings(pieces, stops, shown):
-    matcher = llama_cpp._Stops(stops)
-    text = ""
-    for piece in pieces:
-        text += matcher.take(piece)
-        if matcher.met:
-            break
-        assert "".join(pieces).startswith(text)
-    assert text + matcher.rest() == shown
-
-
 # Tokens
 
 
