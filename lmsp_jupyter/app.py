@@ -35,6 +35,7 @@ class LMSPApp(ExtensionApp):
     context_length = Int(8192, min=256, help="Upper bound in tokens for the context of one request.").tag(config=True)
     parallel = Int(4, min=1, help="Requests that one model answers at the same time.").tag(config=True)
     threads = Int(0, min=0, help="CPU threads of an engine; 0 is the engine's choice.").tag(config=True)
+    max_body = Int(MAX_BODY_BYTES, min=1, help="Bytes of a request's body that are read.").tag(config=True)
     queue_limit = Int(64, min=0, help="Requests that may wait for one model.").tag(config=True)
 
     @default("models_folder")
@@ -43,20 +44,17 @@ class LMSPApp(ExtensionApp):
 
     def initialize_handlers(self) -> None:
         settings = Settings(context_length=self.context_length, parallel=self.parallel, threads=self.threads or None)
-        catalog = Catalog(installed(), Path(self.models_folder), settings)
+        catalog = Catalog(installed(), Path(self.models_folder).expanduser().absolute(), settings)
         self.runner = Runner(catalog, settings, self.queue_limit)
         self.tokens = Tokens()
         self.handlers.extend(routes(self.runner, self.tokens, self._service()))
 
     def _service(self) -> Service:
-        engines = []
-        for name, engine in installed().items():
-            missing = engine.unavailable()
-            engines.append(
-                Engine(name=name, available=missing is None)
-                if missing is None
-                else Engine(name=name, available=False, reason=missing.reason, fix=missing.fix)
-            )
+        missing = {name: engine.unavailable() for name, engine in installed().items()}
+        engines = [
+            Engine(name=name, available=why is None, reason=why.reason if why else None, fix=why.fix if why else None)
+            for name, why in missing.items()
+        ]
         return Service(
             name="lmsp_jupyter",
             version=__version__,
@@ -64,7 +62,7 @@ class LMSPApp(ExtensionApp):
             capabilities=[],
             engines=engines,
             default_model=self.default_model or None,
-            limits=Limits(queue=self.queue_limit, body=MAX_BODY_BYTES, event_retention=0, task_retention=0),
+            limits=Limits(queue=self.queue_limit, body=self.max_body, event_retention=0, task_retention=0),
         )
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:

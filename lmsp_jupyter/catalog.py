@@ -22,7 +22,8 @@ SOURCE = "lmsp"
 
 def models_folder() -> Path:
     """Where the project keeps its models: `LMSP_MODELS`, else `lmsp/models` in Jupyter's data folder."""
-    return Path(os.environ.get("LMSP_MODELS") or Path(jupyter_data_dir(), "lmsp", "models"))
+    folder = Path(os.environ.get("LMSP_MODELS") or Path(jupyter_data_dir(), "lmsp", "models"))
+    return folder.expanduser().absolute()
 
 
 @dataclass(frozen=True)

@@ -347,6 +347,8 @@ class ResponseStream:
             # From here on there are heartbeats (B4.1); httpx knows one limit for all reads.
             answer.request.extensions["timeout"]["read"] = self._client._timeout or SILENCE_SECONDS
             self._answer = answer
+            if self._closed:
+                self.close()  # it was called while the service had not answered yet
         return self._answer
 
     def _read(self) -> Iterator[events.Event]:

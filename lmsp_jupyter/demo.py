@@ -34,7 +34,7 @@ def run(output: Path | None = None) -> None:
         print(f"No model yet: fetching the starter model {STARTER}.", flush=True)
         pull(STARTER, folder)
     notebook = nbformat.read(_source(), as_version=4)
-    output = output or _free_name(Path("quickstart.ipynb"))
+    output = output or free_name(Path("quickstart.ipynb"))
     with Client() as client:
         print(f"Service: {client.base_url}, model: {client.service().default_model}", flush=True)
     try:
@@ -104,7 +104,8 @@ def _source() -> Path:
     raise DemoFailed("The notebook is missing from this installation; install the package again.")
 
 
-def _free_name(path: Path) -> Path:
+def free_name(path: Path) -> Path:
+    """`path`, or the first of its kind with a number that does not exist."""
     candidates = (path.with_stem(f"{path.stem}-{number}") for number in range(2, sys.maxsize))
     return path if not path.exists() else next(each for each in candidates if not each.exists())
 

@@ -205,7 +205,7 @@ def _start(http: httpx.Client, token: str | None) -> Address:
     runtime = Path(jupyter_runtime_dir())
     runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with FileLock(runtime / "lmsp-serve.lock", timeout=START_SECONDS + PROBE_SECONDS):
+        with FileLock(runtime / "lmsp-serve.lock", mode=0o600, timeout=START_SECONDS + PROBE_SECONDS):
             return _running(http, token) or _serve(http, token, runtime)
     except Timeout:
         raise ServiceUnreachable(
@@ -224,11 +224,14 @@ def _serve(http: httpx.Client, token: str | None, runtime: Path) -> Address:
         "--idle-timeout",
         str(IDLE_SECONDS),
     ]
+    models = os.environ.get("LMSP_MODELS")
+    environment = {"LMSP_MODELS": str(Path(models).expanduser().absolute())} if models else {}
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
         # `-m` imports from the working directory first: a notebook's folder may hold a json.py.
         process = subprocess.Popen(
             command,
             cwd=runtime,
+            env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -104,6 +104,7 @@ class Final(Event, kw_only=True):
     final: ClassVar[bool] = True
 
     response_id: str
+    status: ResponseStatus
     usage: Usage | None = None
     response: Response | None = None
 
@@ -270,7 +271,7 @@ class Fold:
             if index is not None:
                 self._pieces.setdefault(index, []).append(event.delta)
         elif isinstance(event, Final):
-            response.status = event.status  # type: ignore[attr-defined]  # every concrete final event has one
+            response.status = event.status
             response.usage = event.usage
             if isinstance(event, Failed):
                 response.error = event.error

@@ -113,7 +113,7 @@ class LMSPHandler(APIHandler):
         kind = self.request.headers.get("Content-Type", "application/json").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise errors.UnsupportedMediaType(f"Send the request as application/json, not {kind}.")
-        return await asyncio.to_thread(parse_request, self.request.body)
+        return await asyncio.to_thread(parse_request, self.request.body, self.service.limits.body)
 
     def send(self, body: Wire) -> None:
         """Answer with an object of the protocol."""
@@ -147,15 +147,15 @@ class LMSPHandler(APIHandler):
         return kind(detail if status_code < 500 else "The service met an unexpected error; the server's log has it.")
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if not isinstance(value, errors.Problem):
+        if not isinstance(value, errors.Problem) or value.status >= 500:
             super().log_exception(typ, value, tb)
 
 
 class ServiceHandler(LMSPHandler):
     """`GET /lmsp/v1` (B1.1)."""
 
-    def get(self) -> None:
-        models = [model.id for model in self.runner.models() if model.state != "failed"]
+    async def get(self) -> None:
+        models = [model.id for model in await self.runner.models() if model.state != "failed"]
         default = self.service.default_model or next(iter(models), None)
         self.send(msgspec.structs.replace(self.service, default_model=default))
 
@@ -163,31 +163,37 @@ class ServiceHandler(LMSPHandler):
 class ModelsHandler(LMSPHandler):
     """`GET /lmsp/v1/models` (B1.2)."""
 
-    def get(self) -> None:
-        self.send(ModelList(data=self.runner.models()))
+    async def get(self) -> None:
+        self.send(ModelList(data=await self.runner.models()))
 
 
 class ModelHandler(LMSPHandler):
     """`GET /lmsp/v1/models/{id}` (B1.2)."""
 
-    def get(self, model_id: str) -> None:
-        self.send(self.runner.model(model_id))
+    async def get(self, model_id: str) -> None:
+        self.send(await self.runner.model(model_id))
 
 
 class ResponsesHandler(LMSPHandler):
     """`POST /lmsp/v1/responses`, synchronous (A2) or streaming (A3). A client that leaves stops the work (B0.8)."""
 
-    _start: asyncio.Future[Run] | None = None
-    _run: Run | None = None
+    _left = False
+    _work: asyncio.Task[None] | None = None
 
     async def post(self) -> None:
         request = await self.read_request()
-        self._start = asyncio.ensure_future(self.runner.start(request))
+        if self._left:
+            return
+        self._work = asyncio.create_task(self._respond(request))
+        with contextlib.suppress(asyncio.CancelledError):  # the client left
+            await self._work
+
+    async def _respond(self, request: Request) -> None:
+        run = await self.runner.start(request)
         try:
-            self._run = await self._start
-        except asyncio.CancelledError:
-            return  # the client left
-        await (self._stream(self._run) if request.stream else self._answer(self._run))
+            await (self._stream(run) if request.stream else self._answer(run))
+        finally:
+            run.cancel()
 
     async def _answer(self, run: Run) -> None:
         async for _ in run.log.follow():
@@ -195,8 +201,7 @@ class ResponsesHandler(LMSPHandler):
         response = run.log.response
         if response.error:
             raise errors.from_document(response.error)
-        if response.status != "cancelled":
-            self.send(response)
+        self.send(response)
 
     async def _stream(self, run: Run) -> None:
         self.set_header("Content-Type", "text/event-stream")
@@ -209,10 +214,9 @@ class ResponsesHandler(LMSPHandler):
             self.finish(set_content_type="text/event-stream")
 
     def on_connection_close(self) -> None:
-        if self._run is not None:
-            self._run.cancel()
-        elif self._start is not None:
-            self._start.cancel()
+        self._left = True
+        if self._work is not None:
+            self._work.cancel()
 
 
 class InputTokensHandler(LMSPHandler):

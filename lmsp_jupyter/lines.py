@@ -96,7 +96,7 @@ OPTIONS = (
         _variable,
     ),
     Option("strict", ("--strict",), "a truncated answer is an error"),
-    Option("dry_run", ("--dry-run",), "show the prompt, send nothing"),
+    Option("dry_run", ("--dry-run",), "show the prompt and its tokens, generate nothing"),
     Option("no_stream", ("--no-stream",), "show the answer when it is complete"),
 )
 

@@ -38,7 +38,7 @@ class Log:
         if self.ended:
             return
         event.sequence_number = len(self._entries) + 1
-        data = events.encode(event)
+        data = events.encode(event)  # before it changes anything: what cannot be encoded takes no number (B3.8)
         self._fold.apply(event)
         if isinstance(event, Created | InProgress | Final):
             event.response = self.response

@@ -289,8 +289,10 @@ class LMSPMagics(Magics):
     def _model_ids(self) -> list[str]:
         """Tab never starts a service and never fails."""
         try:
-            client = self.client if self.trait_has_value("client") else Client(start=False)
-            return [model.id for model in client.models.list()]
+            if self.trait_has_value("client"):
+                return [model.id for model in self.client.models.list()]
+            with Client(start=False) as client:
+                return [model.id for model in client.models.list()]
         except Problem:
             return []
 
@@ -314,6 +316,8 @@ class LMSPMagics(Magics):
         shell.events.unregister("post_run_cell", self._note_error)
         shell.configurables.remove(self)  # type: ignore[arg-type]  # declared too narrowly
         del shell.magics_manager.registry[type(self).__name__]
+        if self.trait_has_value("client"):
+            self.client.close()
 
 
 def _complete(shell: InteractiveShell, event: Any) -> list[str]:

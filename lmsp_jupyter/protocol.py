@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import msgspec
 from ulid import ULID
@@ -22,7 +22,7 @@ from .errors import (
     UnsupportedContent,
     UnsupportedVersion,
 )
-from .strict_json import escape, read_json, refuse
+from .strict_json import MAX_BODY_BYTES, escape, read_json, refuse
 
 LMSP_VERSIONS = ["1.0"]
 
@@ -233,9 +233,9 @@ class ModelList(Wire, kw_only=True):
 # Reading.
 
 
-def parse_request(body: bytes) -> Request:
-    """The request in a JSON body. Raises `BadRequest` or one of its kinds."""
-    data = read_json(body)
+def parse_request(body: bytes, max_bytes: int = MAX_BODY_BYTES) -> Request:
+    """The request in a JSON body. Raises `BadRequest` or one of its kinds, `PayloadTooLarge`."""
+    data = read_json(body, max_bytes)
     _refuse_capabilities(data)
     request = _convert(_lenient_request(data))
     if not any(isinstance(item, Message) for item in request.input):

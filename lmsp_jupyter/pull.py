@@ -52,6 +52,7 @@ def pip_download(requirement: str, folder: Path) -> None:
     command += ["--disable-pip-version-check", "--dest", str(folder), requirement]
     done = subprocess.run(
         command,
+        cwd=folder,  # -m imports from here first
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr if terminal else subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ whoever wants to read it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,6 +23,11 @@ from .worker import Generation, Worker
 
 TEMPLATE_TOKENS = 1024
 """More tokens than any chat template adds to a short prompt (B0.4)."""
+
+TURN_TOKENS = 32
+"""More tokens than a chat template puts around one message."""
+
+log = logging.getLogger(__name__)
 
 
 class Run:
@@ -45,6 +51,8 @@ class Run:
 
     def cancel(self) -> None:
         """Stop the work, whatever it is at; the log ends with `response.cancelled` when it has stopped (B0.8)."""
+        if self.log.ended:
+            return
         if self.generation is not None:
             self.generation.cancel()
         elif self.task is not None:
@@ -125,11 +133,11 @@ class Runner:
 
     async def start(self, request: Request) -> Run:
         """Begin to answer. Raises `Problem` where the request is refused before a stream opens (A1.11, B0.4)."""
-        entry = self._entry(request)
+        entry = await asyncio.to_thread(self._entry, request)
         host = self._host(entry)
         if len(host.runs) >= self._settings.parallel + self.queue_limit:
             raise QueueFull(
-                f"{len(host.runs)} requests wait for {entry.model.id!r} already; try again in a moment.",
+                f"{entry.model.id!r} has {len(host.runs)} requests to answer already; try again in a moment.",
                 headers={"Retry-After": "5"},
             )
         run = Run(entry.model.id)
@@ -137,7 +145,7 @@ class Runner:
         try:
             prompt = prompt_of(request)
             limit = entry.model.context_length
-            fits_surely = limit is not None and _bytes(prompt) + TEMPLATE_TOKENS <= limit
+            fits_surely = limit is not None and _size(prompt) + TEMPLATE_TOKENS <= limit
             if host.worker or not fits_surely:
                 await self._check_length(await self._worker(entry, host), prompt)
         except BaseException:
@@ -148,7 +156,7 @@ class Runner:
 
     async def count(self, request: Request) -> int:
         """The tokens that the request's input takes, template included, whether they fit or not. Loads the model."""
-        entry = self._entry(request)
+        entry = await asyncio.to_thread(self._entry, request)
         worker = await self._worker(entry, self._host(entry))
         return await worker.count(prompt_of(request))
 
@@ -157,13 +165,13 @@ class Runner:
         """Responses in the making."""
         return sum(len(host.runs) for host in self._hosts.values())
 
-    def models(self) -> list[Model]:
+    async def models(self) -> list[Model]:
         """The models of the catalog, with the states that they are in."""
-        return [self._with_state(model) for model in self.catalog.models()]
+        return [self._with_state(model) for model in await asyncio.to_thread(self.catalog.models)]
 
-    def model(self, model_id: str) -> Model:
+    async def model(self, model_id: str) -> Model:
         """One model. Raises `ModelNotFound`."""
-        return self._with_state(self.catalog.find(model_id).model)
+        return self._with_state((await asyncio.to_thread(self.catalog.find, model_id)).model)
 
     async def close(self) -> None:
         """End all work and all workers."""
@@ -217,10 +225,10 @@ class Runner:
     async def _drive(self, run: Run, entry: Entry, host: Host, prompt: Prompt) -> None:
         composer = Composer(run.id)
         try:
-            worker = host.worker or await self._load_with_progress(run, entry, host)
             await host.slots.take(lambda position: run.append([Queued(response_id=run.id, position=position)]))
             try:
                 run.append([InProgress(response_id=run.id)])
+                worker = host.worker or await self._load_with_progress(run, entry, host, prompt)
                 await self._generate(run, composer, worker, prompt)
             finally:
                 host.slots.give()
@@ -229,16 +237,17 @@ class Runner:
         except Problem as problem:
             run.append(composer.failed(problem))
         except Exception:
+            log.exception("A response could not be made.")
             run.append(composer.failed(Problem("The service met an unexpected error; its log has it.")))
-            raise
         finally:
             host.runs.discard(run)
 
-    async def _load_with_progress(self, run: Run, entry: Entry, host: Host) -> Worker:
+    async def _load_with_progress(self, run: Run, entry: Entry, host: Host, prompt: Prompt) -> Worker:
         size = entry.model.size_bytes or 0
         run.append([Progress(response_id=run.id, phase="loading", done=0, total=size)])
         worker = await self._worker(entry, host)
         run.append([Progress(response_id=run.id, phase="loading", done=size, total=size)])
+        await self._check_length(worker, prompt)
         return worker
 
     async def _generate(self, run: Run, composer: Composer, worker: Worker, prompt: Prompt) -> None:
@@ -271,8 +280,9 @@ def prompt_of(request: Request) -> Prompt:
     )
 
 
-def _bytes(prompt: Prompt) -> int:
-    return sum(len(turn.content.encode()) for turn in prompt.turns)
+def _size(prompt: Prompt) -> int:
+    """At least the tokens of the prompt without what a template adds once."""
+    return sum(len(turn.content.encode()) + TURN_TOKENS for turn in prompt.turns)
 
 
 def _end(composer: Composer, prompt: Prompt, finished: Finished) -> list[Event]:

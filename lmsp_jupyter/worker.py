@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
@@ -81,6 +83,8 @@ Reply = Loaded | Counted | Said | Refused
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 _LENGTH = struct.Struct(">I")
 _asks = msgspec.msgpack.Decoder(Ask)
 _replies = msgspec.msgpack.Decoder(Reply)
@@ -141,6 +145,7 @@ class Worker:
                 __name__,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                cwd=folder,  # -m imports from here first, and a notebook's folder may hold a json.py
                 env={name: value for name, value in os.environ.items() if name not in secrets},
             )
         except BaseException:
@@ -188,7 +193,7 @@ class Worker:
         await self._reader
 
     def _send(self, message: Ask) -> None:
-        """Write a frame. To a process that has died this does nothing: `_read` tells everyone who waits."""
+        """Write a frame. Who asks a process that has died is told so at once."""
         if not self.alive:
             self._fail(EngineCrashed(self._epitaph()))
         elif self._process.stdin:
@@ -203,9 +208,11 @@ class Worker:
                 self._take(_replies.decode(await pipe.readexactly(length)))
         except asyncio.IncompleteReadError:
             pass  # the end of the pipe is the end of the process, told below
-        except msgspec.MsgspecError:
-            self._process.kill()
+        except Exception:
+            log.exception("The process of a model sent what cannot be read.")
         finally:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()  # nobody hears it any more
             await self._process.wait()
             self.alive = False
             self._fail(EngineCrashed(self._epitaph()))
@@ -235,7 +242,7 @@ class Worker:
 
     def _epitaph(self) -> str:
         code = self._process.returncode
-        how = f"with status {code}" if code is None or code >= 0 else f"by {signal.Signals(-code).name}"
+        how = f"by {signal.Signals(-code).name}" if code and -code in set(signal.Signals) else f"with status {code}"
         return f"The process of the model ended {how}. The next request starts it again."
 
 
@@ -258,13 +265,14 @@ class _Child:
         self._engine = engine
         self._output = output
         self._cancels: dict[int, Cancel] = {}
+        self._lock = threading.RLock()
         self._counter = ThreadPoolExecutor(max_workers=1)
 
     def take(self, ask: Ask) -> None:
         if isinstance(ask, Count):
             self._counter.submit(self._count, ask)
         elif isinstance(ask, Generate):
-            self._cancels[ask.id] = self._engine.submit(ask.prompt, lambda output: self._said(ask.id, output))
+            self._generate(ask)
         elif isinstance(ask, Stop) and (cancel := self._cancels.pop(ask.id, None)):
             cancel()
 
@@ -274,9 +282,17 @@ class _Child:
         except Exception as error:
             self._output.send(Refused(ask.id, _problem(error).document()))
 
+    def _generate(self, ask: Generate) -> None:
+        try:
+            with self._lock:  # the end may come before `submit` has returned
+                self._cancels[ask.id] = self._engine.submit(ask.prompt, partial(self._said, ask.id))
+        except Exception as error:
+            self._said(ask.id, Broken(_problem(error).document()))
+
     def _said(self, id: int, output: Output) -> None:
         if isinstance(output, Finished | Broken):
-            self._cancels.pop(id, None)
+            with self._lock:
+                self._cancels.pop(id, None)
         self._output.send(Said(id, output))
 
     def close(self) -> None:

@@ -121,6 +121,9 @@ class FakeClient:
             limits=protocol.Limits(queue=1, body=1, event_retention=1, task_retention=1),
         )
 
+    def close(self):
+        self.closed = True
+
     def count_tokens(self, input, **options):
         return len(f"{options.get('system') or ''} {input}".split())
 

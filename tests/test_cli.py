@@ -7,6 +7,7 @@ import sys
 import nbformat
 import pytest
 
+from lmsp_jupyter import demo
 from lmsp_jupyter.display import MIME
 
 pytestmark = pytest.mark.ours
@@ -109,11 +110,10 @@ def test_the_demo_keeps_the_executed_notebook(lmsp, tmp_path):
     assert json.dumps(answers).count('"id"') == 0
 
 
-def test_the_demo_overwrites_nothing(lmsp, tmp_path):
-    (tmp_path / "quickstart.ipynb").write_text("mine")
+def test_the_demo_overwrites_nothing(tmp_path):
+    path = tmp_path / "quickstart.ipynb"
+    assert demo.free_name(path) == path
+    path.write_text("mine")
+    (tmp_path / "quickstart-2.ipynb").write_text("mine too")
 
-    done = lmsp("demo")
-
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "quickstart.ipynb").read_text() == "mine"
-    assert (tmp_path / "quickstart-2.ipynb").exists()
+    assert demo.free_name(path) == tmp_path / "quickstart-3.ipynb"

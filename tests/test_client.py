@@ -323,6 +323,28 @@ def test_cookies_are_never_sent_back(service, client):
 
 
 @pytest.mark.ours
+def test_N1_7_close_while_the_service_is_silent_ends_it_at_its_first_word(service, client):
+    asked = threading.Event()
+
+    def late(handler):
+        asked.set()
+        assert service.released.wait(20)
+        stream(started("Hello"))(handler)
+
+    service.routes["POST", "/lmsp/v1/responses"] = late
+    opened = client.stream("hi")
+    thread = threading.Thread(target=opened.__enter__)
+    thread.start()
+    assert asked.wait(20)
+    opened.close()
+    service.released.set()
+    thread.join(20)
+
+    assert not thread.is_alive()
+    assert list(opened) == []
+    assert opened.response.status == "cancelled"
+
+
 def test_N1_3_an_input_is_counted_without_generating(service, client):
     counted = {"object": "response.input_tokens", "input_tokens": 34}
     service.routes["POST", "/lmsp/v1/responses/input_tokens"] = answer(200, counted)

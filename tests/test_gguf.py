@@ -82,13 +82,6 @@ def test_the_starter(starter):
     assert "<|im_start|>" in facts.chat_template
 
 
-def test_a_gguf_is_known_by_its_first_bytes(tmp_path):
-    path = tmp_path / "blob"
-    for data, expected in [(b"GGUF\3\0\0\0", True), (b"GGUF", True), (b"GGU", False), (b"", False), (b"PK\3\4", False)]:
-        path.write_bytes(data)
-        assert gguf.is_gguf(path) is expected
-
-
 @pytest.mark.parametrize("size", range(len(header(LLAMA))))
 def test_every_truncation_is_refused(read, size):
     with pytest.raises(ValueError):

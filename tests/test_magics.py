@@ -323,7 +323,7 @@ def test_n1_3_variables_of_a_function_resolve(shell):
     assert shell.prompt == "3 inner"
 
 
-def test_n1_3_dry_run_shows_the_prompt_and_sends_nothing(shell):
+def test_n1_3_dry_run_shows_the_prompt_and_generates_nothing(shell):
     shell.run("name = 'Ada'")
     printed = shell.run("%%lmsp --dry-run -m fake -s {who}\nHi {name}, {'a': 1}")
 

@@ -131,7 +131,7 @@ async def test_n1_3_the_count_of_tokens_is_what_usage_says(client):
 async def test_b2_4_seed_and_stop_reach_the_model(client):
     def seeded(seed, **more):
         extensions = {"lmsp_jupyter": {"seed": seed, **more}}
-        return ask("Tell me a story.", temperature=1.5, extensions=extensions)
+        return ask("Tell me a story.", temperature=1.5, max_output_tokens=8, extensions=extensions)
 
     texts = [
         (await client.post("/responses", json=seeded(seed))).json()["output"][0]["content"][0]["text"]

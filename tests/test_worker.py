@@ -111,6 +111,24 @@ def test_a_death_ends_everything_that_waits(perform, step):
     assert all(isinstance(end, Broken) and end.problem["code"] == "engine_crashed" for end in ends)
 
 
+def test_a_process_that_says_what_makes_no_sense_is_ended(perform):
+    async def act(worker):
+        await outputs(worker.generate(PROMPT))
+        await until(lambda: not worker.alive)
+
+    perform({"steps": [["early"]]}, act)
+
+
+def test_the_folder_that_the_server_runs_in_is_not_imported_from(perform, tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+
+    async def act(worker):
+        return await worker.count(PROMPT)
+
+    assert perform({}, act) == 3
+
+
 def test_a_load_that_fails_says_why(perform):
     with pytest.raises(ModelUnavailable, match="no such tensor"):
         perform({"load": {"error": "no such tensor"}})

@@ -77,12 +77,6 @@ class Header:
     chat_template: str | None
 
 
-def is_gguf(path: Path) -> bool:
-    """Whether the file starts as a GGUF does. Raises `OSError` where it cannot be read."""
-    with path.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
 def read(path: Path) -> Header:
     """The header of a file.
 

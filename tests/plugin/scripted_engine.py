@@ -3,7 +3,8 @@
     {"context_length": 64, "steps": [["text", "Hello"], ["sleep", 0.1], ["text", " world"], ["crash"]]}
 
 Steps: `text`, `reasoning` (a delta each, one token), `progress` done total, `sleep` seconds, `repeat` n delta,
-`echo` (the last turn, word by word), `finish` reason, `broken` detail, `raise`, `print` text, `crash`.
+`echo` (the last turn, word by word), `finish` reason, `early` (an end before the end), `broken` detail, `print` text,
+`crash`.
 A token of a prompt is a word. `load` may be `{"error": …}`, `{"sleep": …}` or `{"crash": true}`.
 """
 
@@ -128,6 +129,9 @@ class Performance:
 
     def do_finish(self, reason: str) -> str:
         return reason
+
+    def do_early(self) -> None:
+        self.emit(Finished("stop"))
 
     def do_broken(self, detail: str) -> None:
         raise RuntimeError(detail)
