@@ -69,6 +69,7 @@ class LMSPApp(ExtensionApp):
         """The port is bound now, and not before: tell the kernels that start from here on (B5.7)."""
         os.environ["LMSP_BASE_URL"] = f"{serverapp.connection_url}lmsp/v1"
         os.environ["LMSP_TOKEN"] = self.tokens.mint()
+        self.log.info("LMSP is served at %s; `jupyter server list` shows the token.", os.environ["LMSP_BASE_URL"])
 
     def current_activity(self) -> int:
         """Responses in the making; a server that shuts down when idle waits for them."""
@@ -92,6 +93,7 @@ class HeadlessServer(ServerApp):
         server = cls.instance(
             jpserver_extensions={"lmsp_jupyter": True},
             port=PORT,
+            answer_yes=True,
             shutdown_no_activity_timeout=idle_timeout,
         )
         server.initialize(arguments, find_extensions=False)

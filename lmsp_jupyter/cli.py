@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import __version__
 from .client import Client
-from .errors import Problem
+from .errors import BadRequest, Problem
 from .events import TextDelta
 
 
@@ -26,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{problem.title}: {problem.detail}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print()
         return 130
     except BrokenPipeError:
         # Whoever read the output has seen enough; the interpreter's own last flush must not fail either.
@@ -52,8 +53,7 @@ def pull(options: argparse.Namespace) -> None:
     from .catalog import models_folder
     from .pull import pull
 
-    path = pull(options.model, models_folder())
-    print(f"{options.model} is ready ({path.stat().st_size / 1e6:.0f} MB).")
+    pull(options.model, models_folder())
 
 
 def models(options: argparse.Namespace) -> None:
@@ -76,6 +76,8 @@ def models(options: argparse.Namespace) -> None:
 
 def ask(options: argparse.Namespace) -> int:
     text = sys.stdin.read() if options.text == ["-"] else " ".join(options.text)
+    if not text.strip():
+        raise BadRequest("There is no prompt.")
     with (
         Client() as client,
         client.stream(
@@ -90,7 +92,7 @@ def ask(options: argparse.Namespace) -> int:
         for event in stream:
             if isinstance(event, TextDelta):
                 print(event.delta, end="", flush=True)
-        print()
+        print(flush=True)
     details = stream.response.incomplete_details
     if details:
         print(f"The answer was cut: {details.reason}.", file=sys.stderr)

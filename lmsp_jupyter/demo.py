@@ -52,7 +52,9 @@ class Demo(NotebookClient):
     """A notebook client that shows cells and their outputs as they come."""
 
     def __init__(self, notebook: NotebookNode, **options: Any) -> None:
-        super().__init__(notebook, on_cell_execute=self._show_source, **options)
+        super().__init__(notebook, on_cell_start=self._show_source, coalesce_streams=True, **options)
+        self._number = 0
+        self._at_line_start = True
         self._shown = ""
         self._cleared = False
 
@@ -63,10 +65,13 @@ class Demo(NotebookClient):
     def _show_source(self, cell: NotebookNode, cell_index: int) -> None:
         self._shown = ""
         self._cleared = False
+        gap = "\n" if self._at_line_start else "\n\n"
         if cell.cell_type == "markdown":
-            _write(f"\n{cell.source}\n")
+            self._write(f"{gap}{cell.source}\n")
         else:
-            _write(f"\nIn [{cell_index + 1}]:\n" + "".join(f"    {line}\n" for line in cell.source.splitlines()))
+            self._number += 1
+            source = "".join(f"    {line}\n" for line in cell.source.splitlines())
+            self._write(f"{gap}In [{self._number}]:\n{source}")
 
     def _show_output(self, kind: str, content: dict[str, Any]) -> None:
         if kind == "clear_output":
@@ -75,11 +80,11 @@ class Demo(NotebookClient):
             if self._cleared:
                 self._clear()
             self._shown += content["text"]
-            _write(content["text"])
+            self._write(content["text"])
         elif kind in ("display_data", "execute_result"):
             text = content["data"].get("text/plain", "")
             shown = self._shown if text.startswith(self._shown) else self._shown.rstrip()
-            _write((text[len(shown) :] if text.startswith(shown) else f"\n{text}") + "\n")
+            self._write((text[len(shown) :] if text.startswith(shown) else f"\n{text}") + "\n")
             self._shown = ""
             self._cleared = False
 
@@ -87,13 +92,13 @@ class Demo(NotebookClient):
         """Take back what is shown, where that can be done."""
         if sys.stdout.isatty():
             lines = self._shown.count("\n")
-            _write(f"\033[{lines}F\033[J" if lines else "\r\033[K")
+            self._write(f"\033[{lines}F\033[J" if lines else "\r\033[K")
         self._shown = ""
         self._cleared = False
 
-
-def _write(text: str) -> None:
-    print(text, end="", flush=True)
+    def _write(self, text: str) -> None:
+        print(text, end="", flush=True)
+        self._at_line_start = text.endswith("\n") if text else self._at_line_start
 
 
 def _source() -> Path:

