@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
@@ -18,6 +19,8 @@ from .handlers import routes
 from .protocol import LMSP_VERSIONS, Engine, Limits, Service
 from .runner import Runner
 from .strict_json import MAX_BODY_BYTES
+
+WILDCARD_IPS = ("", "*", "0.0.0.0", "::")
 
 PORT = 8989
 """Where a headless service listens, or at the next free port: not where users expect their notebooks."""
@@ -67,7 +70,13 @@ class LMSPApp(ExtensionApp):
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
         """The port is bound now, and not before: tell the kernels that start from here on (B5.7)."""
-        os.environ["LMSP_BASE_URL"] = f"{serverapp.connection_url}lmsp/v1"
+        if serverapp.sock:
+            return  # its URL is none that a client can use
+        url = urlsplit(serverapp.connection_url)
+        if serverapp.ip in WILDCARD_IPS:
+            # The host's name may lead through a proxy, and the kernels' token with it.
+            url = url._replace(netloc=f"localhost:{serverapp.port}")
+        os.environ["LMSP_BASE_URL"] = f"{url.geturl()}lmsp/v1"
         os.environ["LMSP_TOKEN"] = self.tokens.mint()
         self.log.info("LMSP is served at %s; `jupyter server list` shows the token.", os.environ["LMSP_BASE_URL"])
 

@@ -155,8 +155,7 @@ class ServiceHandler(LMSPHandler):
     """`GET /lmsp/v1` (B1.1)."""
 
     async def get(self) -> None:
-        models = [model.id for model in await self.runner.models() if model.state != "failed"]
-        default = self.service.default_model or next(iter(models), None)
+        default = self.service.default_model or await self.runner.first_model()
         self.send(msgspec.structs.replace(self.service, default_model=default))
 
 
@@ -207,6 +206,7 @@ class ResponsesHandler(LMSPHandler):
         self.set_header("Content-Type", "text/event-stream")
         self.set_header("Cache-Control", "no-store, no-transform")
         self.set_header("X-Accel-Buffering", "no")
+        self.set_header("Content-Encoding", "identity")  # where the server compresses, it leaves this alone (B4.1)
         with contextlib.suppress(StreamClosedError):
             async for batch in run.log.follow(patience=HEARTBEAT):
                 self.write(b"".join(sse.encode(*entry) for entry in batch) or sse.PING)

@@ -169,6 +169,11 @@ class Runner:
         """The models of the catalog, with the states that they are in."""
         return [self._with_state(model) for model in await asyncio.to_thread(self.catalog.models)]
 
+    async def first_model(self) -> str | None:
+        """The first model whose file can be read; one that failed to load is tried again when it is asked."""
+        models = await asyncio.to_thread(self.catalog.models)
+        return next((model.id for model in models if model.state != "failed"), None)
+
     async def model(self, model_id: str) -> Model:
         """One model. Raises `ModelNotFound`."""
         return self._with_state((await asyncio.to_thread(self.catalog.find, model_id)).model)

@@ -49,6 +49,7 @@ async def test_b1_2_models_are_listed_with_their_state(client, script):
     assert one["error"]["code"] == "model_unavailable"
     assert "no such tensor" in one["error"]["detail"]
     assert "path" not in one
+    assert (await client.get("")).json()["default_model"] == "hello"
     assert one["engine"] == "scripted"
 
 
@@ -173,7 +174,7 @@ async def test_b4_1_the_frames_are_plain_ascii_lines(client):
     async with client.stream("POST", "/responses", json=body(stream=True)) as answer:
         assert answer.headers["Cache-Control"] == "no-store, no-transform"
         assert answer.headers["X-Accel-Buffering"] == "no"
-        assert "Content-Encoding" not in answer.headers
+        assert answer.headers["Content-Encoding"] == "identity"
         text = (await answer.aread()).decode("ascii")
 
     assert "\r" not in text
@@ -569,3 +570,41 @@ async def test_b5_7_kernels_are_told_where_and_how(app, client, jp_serverapp, mo
 
     assert os.environ["LMSP_BASE_URL"].endswith("/lmsp/v1")
     assert app.tokens.knows(os.environ["LMSP_TOKEN"])
+
+
+@pytest.mark.ours
+@pytest.mark.parametrize("ip", ["", "*", "0.0.0.0", "::"])
+async def test_b5_7_the_kernels_token_never_goes_by_the_name_of_the_host(app, jp_serverapp, monkeypatch, ip):
+    monkeypatch.setenv("LMSP_BASE_URL", "")
+    monkeypatch.setenv("LMSP_TOKEN", "")
+    monkeypatch.setattr(jp_serverapp, "ip", ip)
+
+    await app._start_jupyter_server_extension(jp_serverapp)
+
+    assert os.environ["LMSP_BASE_URL"].startswith(f"http://localhost:{jp_serverapp.port}/")
+
+
+@pytest.mark.ours
+async def test_b1_1_a_model_that_failed_to_load_stays_the_default(client, models):
+    (models / "hello.script").write_text('{"steps": [], "load": {"crash": true}}')
+    await client.post("/responses", json=body())
+
+    assert (await client.get("/models/hello")).json()["state"] == "failed"
+    assert (await client.get("")).json()["default_model"] == "hello"
+
+
+class TestCompressed:
+    """A server that compresses its answers."""
+
+    @pytest.fixture
+    def jp_server_config(self, jp_server_config):
+        jp_server_config["ServerApp"]["tornado_settings"] = {"compress_response": True}
+        return jp_server_config
+
+    @pytest.mark.ours
+    async def test_b4_1_streams_are_never_compressed(self, client):
+        request = body(stream=True)
+        async with client.stream("POST", "/responses", json=request, headers={"Accept-Encoding": "gzip"}) as answer:
+            raw = b"".join([chunk async for chunk in answer.aiter_raw()])
+
+        assert raw.startswith(b"id: 1\nevent: response.created\n")
