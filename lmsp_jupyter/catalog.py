@@ -15,7 +15,7 @@ from jupyter_core.paths import jupyter_data_dir
 
 from .engines import EngineModule, Facts, Settings
 from .errors import Document, ModelNotFound, ModelUnavailable
-from .protocol import Model, closest
+from .protocol import MAX_NAME, Model, closest
 
 SOURCE = "lmsp"
 
@@ -63,9 +63,10 @@ class Catalog:
         if not entries:
             raise ModelNotFound("There are no models yet. Get one with: jupyter lmsp pull smollm2:135m")
         matches = closest(model_id, entries)
+        shown = model_id if len(model_id) <= MAX_NAME else f"{model_id[:MAX_NAME]}…"
         if matches:
-            raise ModelNotFound(f"There is no model {model_id!r}; did you mean {' or '.join(map(repr, matches))}?")
-        raise ModelNotFound(f"There is no model {model_id!r}; there is {', '.join(map(repr, entries))}.")
+            raise ModelNotFound(f"There is no model {shown!r}; did you mean {' or '.join(map(repr, matches))}?")
+        raise ModelNotFound(f"There is no model {shown!r}; there is {', '.join(map(repr, entries))}.")
 
     def _entries(self) -> list[Entry]:
         known: dict[_Key, Facts | str] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 import threading
@@ -50,13 +51,17 @@ class Address:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request: the version and the token.
+        """The headers of every request: the version and the token, or what a server without one asks for.
 
         >>> Address("http://localhost:8888/lmsp/v1", "secret").headers
         {'LMSP-Version': '1.0', 'Authorization': 'Bearer secret'}
         """
-        bearer = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        return {"LMSP-Version": LMSP_VERSIONS[-1], **bearer}
+        version = {"LMSP-Version": LMSP_VERSIONS[-1]}
+        if self.token:
+            return version | {"Authorization": f"Bearer {self.token}"}
+        # A server without a token still compares a cookie with a header, which only its own client can set alike.
+        xsrf = secrets.token_hex(16)
+        return version | {"Cookie": f"_xsrf={xsrf}", "X-XSRFToken": xsrf}
 
 
 def parse_address(url: str, token: str | None = None, *, fixed: bool = True) -> Address:

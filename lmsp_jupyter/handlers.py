@@ -184,8 +184,11 @@ class ResponsesHandler(LMSPHandler):
         if self._left:
             return
         self._work = asyncio.create_task(self._respond(request))
-        with contextlib.suppress(asyncio.CancelledError):  # the client left
+        try:
             await self._work
+        except asyncio.CancelledError:
+            if not self._left:
+                raise errors.ModelUnavailable("The server is stopping.") from None
 
     async def _respond(self, request: Request) -> None:
         run = await self.runner.start(request)
@@ -200,7 +203,8 @@ class ResponsesHandler(LMSPHandler):
         response = run.log.response
         if response.error:
             raise errors.from_document(response.error)
-        self.send(response)
+        if not self._left:
+            self.send(response)
 
     async def _stream(self, run: Run) -> None:
         self.set_header("Content-Type", "text/event-stream")

@@ -26,6 +26,9 @@ from .strict_json import MAX_BODY_BYTES, escape, read_json, refuse
 
 LMSP_VERSIONS = ["1.0"]
 
+MAX_NAME = 200
+"""Characters above which a text is not compared with names, since that takes time as the square."""
+
 Capability = Literal["tools", "structured_output", "reasoning", "conversations"]
 Role = Literal["system", "user", "assistant"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -253,7 +256,9 @@ def check_version(version: str | None) -> None:
 
 
 def closest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three of `known` that `name` may have meant, best first."""
+    """Up to three of `known` that `name` may have meant, best first; none for what is no name at all."""
+    if len(name) > MAX_NAME:
+        return []
     return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
 
 

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 import msgspec
 
 from .engines import Broken, Cancel, Engine, Finished, Output, Prompt, Settings, load_module
-from .errors import Document, EngineCrashed, EngineFailed, Problem, from_document
+from .errors import Document, EngineCrashed, EngineFailed, ModelUnavailable, Problem, from_document
 from .protocol import Capability
 
 # From the server to the child: the first frame is Load.
@@ -136,7 +136,10 @@ class Worker:
     @classmethod
     async def start(cls, engine: str, path: Path, settings: Settings) -> Worker:
         """Load the model at `path` in a new process. Raises the problem that the engine met, or `EngineCrashed`."""
-        folder = tempfile.mkdtemp(prefix="lmsp-")
+        try:
+            folder = tempfile.mkdtemp(prefix="lmsp-")
+        except OSError as error:
+            raise ModelUnavailable(f"No folder for temporary files can be made: {error.strerror}.") from None
         secrets = {"LMSP_TOKEN", "JUPYTER_TOKEN", "JUPYTERHUB_API_TOKEN"}
         try:
             process = await asyncio.create_subprocess_exec(
@@ -343,6 +346,7 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 def main() -> None:
     """The child: load what the first frame says, then do what the others say until the pipe ends."""
+    os.umask(0o077)  # files and sockets are their owner's only (B5.6)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the server's terminal is the server's to handle
     input, file = _take_pipes()
     output = _Pipe(file)

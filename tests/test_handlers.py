@@ -11,7 +11,7 @@ import pytest
 from streams import body, stream
 from waiting import until
 
-from lmsp_jupyter import handlers
+from lmsp_jupyter import Client, handlers
 from lmsp_jupyter.strict_json import MAX_BODY_BYTES
 
 pytestmark = pytest.mark.usefixtures("script")
@@ -591,6 +591,41 @@ async def test_b1_1_a_model_that_failed_to_load_stays_the_default(client, models
 
     assert (await client.get("/models/hello")).json()["state"] == "failed"
     assert (await client.get("")).json()["default_model"] == "hello"
+
+
+@pytest.mark.chapter6
+async def test_a2_4_a_server_that_stops_says_so(app, client, script):
+    script("long", ["text", "a"], ["sleep", 600])
+    script("loads", load={"sleep": 2}, context_length=100)
+    running = asyncio.ensure_future(client.post("/responses", json=body("long")))
+    loading = asyncio.ensure_future(client.post("/responses", json=body("loads")))
+    await until(lambda: app.runner.active == 2)
+    (run,) = app.runner._hosts["long"].runs
+    await until(lambda: run.log.response.text and app.runner._hosts["loads"].loading)
+
+    await app.runner.close()
+
+    assert (await running).json()["status"] == "cancelled"
+    assert ((await loading).status_code, (await loading).json()["code"]) == (503, "model_unavailable")
+
+
+@pytest.mark.ours
+async def test_b1_2_a_name_that_is_none_is_not_repeated_whole(client):
+    answer = await client.post("/responses", json=body("x" * 1_000_000))
+
+    assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
+    assert len(answer.content) < 2000
+
+
+@pytest.mark.ours
+async def test_b5_1_our_own_client_is_let_in_where_there_is_no_token(app, jp_serverapp, jp_base_url, monkeypatch):
+    monkeypatch.setattr(jp_serverapp.identity_provider, "token", "")
+
+    def respond():
+        with Client(f"http://127.0.0.1:{jp_serverapp.port}{jp_base_url}") as client:
+            return client.respond("hi", model="hello").text
+
+    assert (await asyncio.to_thread(respond)).startswith("Hello")
 
 
 class TestCompressed:

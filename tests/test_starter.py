@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
@@ -20,6 +21,10 @@ def models(starter):
 
 def ask(input="Name three fruits.", **more):
     return body(STARTER, input, **{"temperature": 0, "max_output_tokens": 40} | more)
+
+
+def mode(path):
+    return Path(path).stat().st_mode
 
 
 def worker(app):
@@ -108,6 +113,15 @@ async def test_b5_6_no_engine_listens_on_a_tcp_port(app, client):
 
     assert process.net_connections("inet") == []
     assert len(process.net_connections("unix")) >= 1
+
+
+@pytest.mark.ours
+async def test_b5_6_the_engines_socket_is_its_owners_only(app, client):
+    await client.post("/responses", json=ask())
+
+    (socket,) = [each.laddr for each in psutil.Process(worker(app).pid).net_connections("unix") if each.laddr]
+
+    assert mode(socket) & 0o077 == 0
 
 
 async def test_requests_share_the_engine(client):
