@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from traitlets import Int, Unicode, default
 
 from . import __version__
+from .addresses import local_url
 from .auth import Tokens
 from .catalog import Catalog, models_folder
 from .engines import Settings, installed
@@ -19,8 +19,6 @@ from .handlers import routes
 from .protocol import LMSP_VERSIONS, Engine, Limits, Service
 from .runner import Runner
 from .strict_json import MAX_BODY_BYTES
-
-WILDCARD_IPS = ("", "*", "0.0.0.0", "::")
 
 PORT = 8989
 """Where a headless service listens, or at the next free port: not where users expect their notebooks."""
@@ -72,11 +70,8 @@ class LMSPApp(ExtensionApp):
         """The port is bound now, and not before: tell the kernels that start from here on (B5.7)."""
         if serverapp.sock:
             return  # its URL is none that a client can use
-        url = urlsplit(serverapp.connection_url)
-        if serverapp.ip in WILDCARD_IPS:
-            # The host's name may lead through a proxy, and the kernels' token with it.
-            url = url._replace(netloc=f"localhost:{serverapp.port}")
-        os.environ["LMSP_BASE_URL"] = f"{url.geturl()}lmsp/v1"
+        url = local_url(serverapp.connection_url, serverapp.ip, serverapp.port)
+        os.environ["LMSP_BASE_URL"] = f"{url}lmsp/v1"
         os.environ["LMSP_TOKEN"] = self.tokens.mint()
         self.log.info("LMSP is served at %s; `jupyter server list` shows the token.", os.environ["LMSP_BASE_URL"])
 

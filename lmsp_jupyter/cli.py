@@ -11,6 +11,7 @@ from . import __version__
 from .client import Client
 from .errors import BadRequest, Problem
 from .events import TextDelta
+from .markdown import plain_table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,13 +63,11 @@ def models(options: argparse.Namespace) -> None:
     if not found:
         print("There are no models yet. Get the starter with: jupyter lmsp pull smollm2:135m")
         return
-    rows = [("MODEL", "STATE", "SIZE", "CONTEXT", "ENGINE")]
+    rows = []
     for model in found:
         size = "" if model.size_bytes is None else f"{model.size_bytes / 1e6:.0f} MB"
         rows.append((model.id, model.state, size, str(model.context_length or ""), model.engine))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(plain_table(("MODEL", "STATE", "SIZE", "CONTEXT", "ENGINE"), rows))
     for model in found:
         if model.error:
             print(f"{model.id}: {model.error.get('detail')}", file=sys.stderr)

@@ -23,6 +23,7 @@ import httpx
 import msgspec
 from jupyter_core.paths import jupyter_runtime_dir
 
+from .addresses import local_url
 from .errors import Problem, ServiceUnreachable, Unauthorized, from_document
 from .protocol import LMSP_VERSIONS, Service
 
@@ -31,8 +32,6 @@ IDLE_SECONDS = 900
 START_SECONDS = 30.0
 PROBE_SECONDS = 2.0
 OWN_PROBE_SECONDS = 10.0
-
-_WILDCARDS = ("", "*", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True)
@@ -183,10 +182,7 @@ def _servers() -> list[_Server]:
 
 
 def _server_address(server: _Server, token: str | None, *, fixed: bool) -> Address:
-    url = server.url
-    if server.hostname in _WILDCARDS:
-        # The host name in the record may lead through a proxy.
-        url = urlsplit(url)._replace(netloc=f"localhost:{server.port}").geturl()
+    url = local_url(server.url, server.hostname, server.port)
     return parse_address(url, token or server.token, fixed=fixed)
 
 

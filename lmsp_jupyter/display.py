@@ -179,11 +179,9 @@ def _ended(response: Response, error: Problem | KeyboardInterrupt | None) -> Res
             for item in response.output
         ]
     }
-    if isinstance(error, Problem) and response.status in ("in_progress", "cancelled"):
-        # the client hangs up on a stream that it lost, which is no wish of the user's
-        changes |= {"status": "failed", "error": error.document()}
-    elif response.status == "in_progress":
-        changes["status"] = "cancelled"
+    if response.status == "in_progress":
+        lost = {"status": "failed", "error": error.document()} if isinstance(error, Problem) else None
+        changes |= lost or {"status": "cancelled"}
     return msgspec.structs.replace(response, **changes)
 
 

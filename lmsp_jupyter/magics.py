@@ -246,7 +246,7 @@ class LMSPMagics(Magics):
         self._shell.display_pub.publish(
             {
                 "text/markdown": f"{markdown.table(_HEAD, rows)}\n\n{markdown.escape(note)}",
-                "text/plain": f"{_plain_table(_HEAD, rows)}\n\n{note}",
+                "text/plain": f"{markdown.plain_table(_HEAD, rows)}\n\n{note}",
             }
         )
 
@@ -393,12 +393,6 @@ def _model_row(model: Model, current: str | None) -> tuple[str, ...]:
         model.quantization or "",
         ", ".join(model.capabilities),
     )
-
-
-def _plain_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in (head, *rows))
-    return "\n".join(line.rstrip() for line in lines)
 
 
 # What goes wrong.

@@ -1,9 +1,9 @@
-"""Markdown that stays within its bounds: tables and text of others, and answers that were cut off."""
+"""Tables, and Markdown that stays within its bounds: text of others, and answers that were cut off."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -12,6 +12,13 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     lines = [[escape(cell) for cell in row] for row in (head, *rows)]
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same where Markdown is not shown: columns, two spaces apart."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)) for row in (head, *rows))
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def escape(text: str) -> str:

@@ -278,13 +278,14 @@ async def test_b0_8_a_client_that_leaves_stops_the_work(app, client, script, str
     posted = asyncio.ensure_future(post)
     await until(lambda: app.runner.active)
     (run,) = app.runner._hosts["long"].runs
-    await until(lambda: run.log.response.text)
+    await until(lambda: len(run.log.response.text) >= 5)
+    seen = len(run.log.response.text)
 
     posted.cancel()
 
     await until(lambda: app.runner.active == 0)
     assert run.log.response.status == "cancelled"
-    assert run.log.response.usage.output_tokens < 10000
+    assert run.log.response.usage.output_tokens < seen + 200
 
 
 @pytest.mark.ours
@@ -292,6 +293,11 @@ async def test_b0_8_a_client_that_leaves_stops_the_work(app, client, script, str
 async def test_b0_8_a_client_that_leaves_while_its_request_is_read_starts_nothing(app, client, monkeypatch, streamed):
     reading, left = threading.Event(), threading.Event()
     parse = handlers.parse_request
+    heard, close = asyncio.Event(), handlers.ResponsesHandler.on_connection_close
+
+    def hear(handler):
+        close(handler)
+        heard.set()
 
     def slowly(*arguments):
         reading.set()
@@ -299,12 +305,13 @@ async def test_b0_8_a_client_that_leaves_while_its_request_is_read_starts_nothin
         return parse(*arguments)
 
     monkeypatch.setattr(handlers, "parse_request", slowly)
+    monkeypatch.setattr(handlers.ResponsesHandler, "on_connection_close", hear)
     start, started = app.runner.start, []
     monkeypatch.setattr(app.runner, "start", lambda request: started.append(request) or start(request))
     posted = asyncio.ensure_future(client.post("/responses", json=body(stream=streamed)))
     await until(reading.is_set)
     posted.cancel()
-    await asyncio.sleep(0.2)  # the server hears of it
+    await heard.wait()
     left.set()
 
     assert (await client.post("/responses", json=body(input="second"))).status_code == 200

@@ -16,6 +16,7 @@ PACKAGE = Path(lmsp_jupyter.__file__).parent
 ARROWS = {
     "errors": set(),
     "strict_json": {"errors"},
+    "addresses": set(),
     "protocol": {"errors", "strict_json"},
     "sse": set(),
     "events": {"errors", "protocol"},
@@ -30,9 +31,9 @@ ARROWS = {
     "worker": {"engines", "errors", "protocol"},
     "runner": {"catalog", "engines", "errors", "events", "log", "protocol", "worker"},
     "handlers": {"auth", "errors", "protocol", "runner", "sse"},
-    "app": {"", "auth", "catalog", "engines", "handlers", "protocol", "runner", "strict_json"},
+    "app": {"", "addresses", "auth", "catalog", "engines", "handlers", "protocol", "runner", "strict_json"},
     # the client and the notebook
-    "discovery": {"errors", "protocol"},
+    "discovery": {"addresses", "errors", "protocol"},
     "client": {"discovery", "errors", "events", "protocol", "sse"},
     "interpolate": set(),
     "lines": {"errors", "protocol"},
@@ -42,7 +43,7 @@ ARROWS = {
     # the command line: it starts a server or is a client
     "pull": {"errors", "protocol"},
     "demo": {"catalog", "client", "engines", "errors", "pull"},
-    "cli": {"", "app", "catalog", "client", "demo", "errors", "events", "pull"},
+    "cli": {"", "app", "catalog", "client", "demo", "errors", "events", "markdown", "pull"},
     "": {"app", "client", "errors", "magics"},
 }
 

@@ -5,11 +5,15 @@ import html
 import mistune
 import pytest
 
-from lmsp_jupyter.markdown import close_blocks, escape, table
+from lmsp_jupyter.markdown import close_blocks, escape, plain_table, table
 
 
 def test_cells_of_a_table_are_shown_as_they_are():
     assert table(["a_b", ""], [["1|2", "<b>"]]) == "| a\\_b |  |\n| --- | --- |\n| 1\\|2 | \\<b\\> |"
+
+
+def test_a_plain_table_is_aligned():
+    assert plain_table(("A", "B"), [("long", "x"), ("y", "")]) == "A     B\nlong  x\ny"
 
 
 @pytest.mark.parametrize("text", ["*a* _b_ `c` ~~d~~", "[a](b)", "<script>", "a\\*b"])

@@ -139,6 +139,15 @@ def test_a_load_that_crashes_says_so(perform):
         perform({"load": {"crash": True}})
 
 
+def test_the_end_of_the_pipe_ends_the_worker(perform):
+    async def act(worker):
+        worker.generate(PROMPT)
+        worker._process.stdin.close()
+        await until(lambda: not worker.alive)
+
+    perform({"steps": [["sleep", 60]]}, act)
+
+
 SERVER = """
 import asyncio, os, sys
 from pathlib import Path
