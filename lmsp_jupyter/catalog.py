@@ -96,7 +96,7 @@ class Catalog:
         model = Model(
             id=model_id,
             engine=engine,
-            capabilities=list(facts.capabilities),
+            capabilities=[] if isinstance(found, str) else [*facts.capabilities, "conversations"],
             context_length=facts.context_length and min(facts.context_length, self._settings.context_length),
             size_bytes=size,
             quantization=facts.quantization,

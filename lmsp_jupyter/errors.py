@@ -98,6 +98,13 @@ class UnsupportedVersion(BadRequest):
     title = "Unsupported LMSP version"
 
 
+class InvalidSchema(BadRequest):
+    """A JSON Schema that cannot be enforced to the letter; the keyword is pointed at (B0.11)."""
+
+    code = "invalid_schema"
+    title = "Invalid schema"
+
+
 class ContextLengthExceeded(BadRequest):
     """The input leaves no room for one token of output (A1.11, B0.4)."""
 
@@ -121,6 +128,14 @@ class Forbidden(Problem):
     title = "Forbidden"
 
 
+class InsufficientScope(Problem):
+    """The token's scopes do not reach so far; the one that is lacking is named (B5.4)."""
+
+    code = "insufficient_scope"
+    status = 403
+    title = "Insufficient scope"
+
+
 class NotFound(Problem):
     """No such resource."""
 
@@ -136,12 +151,66 @@ class ModelNotFound(NotFound):
     title = "Model not found"
 
 
+class ResponseNotFound(NotFound):
+    """No stored response of the caller's has this id (A2.5)."""
+
+    code = "response_not_found"
+    title = "Response not found"
+
+
+class TaskNotFound(NotFound):
+    """No task of the caller's has this id."""
+
+    code = "task_not_found"
+    title = "Task not found"
+
+
 class MethodNotAllowed(Problem):
     """The resource has no such method."""
 
     code = "method_not_allowed"
     status = 405
     title = "Method not allowed"
+
+
+class RequestInProgress(Problem):
+    """The first request with this idempotency key still runs (B2.5)."""
+
+    code = "request_in_progress"
+    status = 409
+    title = "Request in progress"
+
+
+class ResponseInProgress(Problem):
+    """The response to continue from has not ended (B6.2)."""
+
+    code = "response_in_progress"
+    status = 409
+    title = "Response in progress"
+
+
+class TaskNotFinished(Problem):
+    """The task runs; cancel it first (B3.3)."""
+
+    code = "task_not_finished"
+    status = 409
+    title = "Task not finished"
+
+
+class ModelBusy(Problem):
+    """The model answers requests and cannot be unloaded (B1.3)."""
+
+    code = "model_busy"
+    status = 409
+    title = "Model busy"
+
+
+class EventHistoryExpired(Problem):
+    """The events that were asked for are no longer kept (A4.3)."""
+
+    code = "event_history_expired"
+    status = 410
+    title = "Event history expired"
 
 
 class PayloadTooLarge(Problem):
@@ -160,6 +229,14 @@ class UnsupportedMediaType(Problem):
     title = "Unsupported media type"
 
 
+class IdempotencyKeyReused(Problem):
+    """The idempotency key came with another body before (B2.5)."""
+
+    code = "idempotency_key_reused"
+    status = 422
+    title = "Idempotency key reused"
+
+
 class QueueFull(Problem):
     """Too many requests wait for the model already."""
 
@@ -173,6 +250,13 @@ class EngineFailed(Problem):
 
     code = "engine_failed"
     title = "Engine failed"
+
+
+class OutputInvalid(Problem):
+    """The answer is not what the schema asks for, in spite of the grammar (B0.11)."""
+
+    code = "output_invalid"
+    title = "Output invalid"
 
 
 class EngineCrashed(Problem):
@@ -189,6 +273,22 @@ class ModelUnavailable(Problem):
     code = "model_unavailable"
     status = 503
     title = "Model unavailable"
+
+
+class ServiceRestarted(Problem):
+    """The service ended while it worked on the response (B3.6)."""
+
+    code = "service_restarted"
+    status = 503
+    title = "Service restarted"
+
+
+class StorageUnavailable(Problem):
+    """The service's database cannot be read or written."""
+
+    code = "storage_unavailable"
+    status = 507
+    title = "Storage unavailable"
 
 
 class ServiceUnreachable(Problem):

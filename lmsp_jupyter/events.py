@@ -7,12 +7,14 @@ synchronous answers and clients all see a response through that one fold. Number
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
 from .errors import Document, Problem
 from .protocol import (
+    FunctionCall,
+    FunctionCallOutput,
     IncompleteDetails,
     IncompleteReason,
     Item,
@@ -40,6 +42,14 @@ class Event(Wire, kw_only=True):
     def name(self) -> str:
         """The event's name on the wire, such as `response.created`."""
         return str(type(self).__struct_config__.tag)
+
+
+class Entry(NamedTuple):
+    """One event as it is sent: its number, its name and its data as one line of JSON."""
+
+    id: int
+    event: str
+    data: str
 
 
 class Created(Event, tag="response.created", kw_only=True):
@@ -82,6 +92,32 @@ class TextDelta(Event, tag="response.output_text.delta", kw_only=True):
     delta: str
     output_index: int = 0
     content_index: int = 0
+    logprobs: list[Any] = msgspec.field(default_factory=list)
+
+
+class TextDone(Event, tag="response.output_text.done", kw_only=True):
+    response_id: str
+    item_id: str
+    text: str
+    output_index: int = 0
+    content_index: int = 0
+    logprobs: list[Any] = msgspec.field(default_factory=list)
+
+
+class PartAdded(Event, tag="response.content_part.added", kw_only=True):
+    response_id: str
+    item_id: str
+    part: OutputText
+    output_index: int = 0
+    content_index: int = 0
+
+
+class PartDone(Event, tag="response.content_part.done", kw_only=True):
+    response_id: str
+    item_id: str
+    part: OutputText
+    output_index: int = 0
+    content_index: int = 0
 
 
 class ReasoningDelta(Event, tag="response.reasoning_summary_text.delta", kw_only=True):
@@ -90,6 +126,47 @@ class ReasoningDelta(Event, tag="response.reasoning_summary_text.delta", kw_only
     delta: str
     output_index: int = 0
     summary_index: int = 0
+
+
+class ReasoningDone(Event, tag="response.reasoning_summary_text.done", kw_only=True):
+    response_id: str
+    item_id: str
+    text: str
+    output_index: int = 0
+    summary_index: int = 0
+
+
+class SummaryPartAdded(Event, tag="response.reasoning_summary_part.added", kw_only=True):
+    response_id: str
+    item_id: str
+    part: SummaryText
+    output_index: int = 0
+    summary_index: int = 0
+
+
+class SummaryPartDone(Event, tag="response.reasoning_summary_part.done", kw_only=True):
+    response_id: str
+    item_id: str
+    part: SummaryText
+    output_index: int = 0
+    summary_index: int = 0
+
+
+class ArgumentsDelta(Event, tag="response.function_call_arguments.delta", kw_only=True):
+    """A piece of a call's arguments; the whole comes in `response.output_item.done` (A5.4)."""
+
+    response_id: str
+    item_id: str
+    delta: str
+    output_index: int = 0
+
+
+class ArgumentsDone(Event, tag="response.function_call_arguments.done", kw_only=True):
+    response_id: str
+    item_id: str
+    name: str
+    arguments: str
+    output_index: int = 0
 
 
 class ItemDone(Event, tag="response.output_item.done", kw_only=True):
@@ -143,8 +220,16 @@ _KINDS: dict[str, type[Event]] = {
         InProgress,
         Progress,
         ItemAdded,
+        PartAdded,
         TextDelta,
+        TextDone,
+        PartDone,
+        SummaryPartAdded,
         ReasoningDelta,
+        ReasoningDone,
+        SummaryPartDone,
+        ArgumentsDelta,
+        ArgumentsDone,
         ItemDone,
         Completed,
         Incomplete,
@@ -175,37 +260,53 @@ def decode(name: str, id: str, data: str) -> Event | None:
 
 
 class Composer:
-    """What an engine says about one response, as events, in order; every item that is opened is closed (B0.6)."""
+    """What is said about one response, as events, in order; every item that is opened is closed (B0.6), but for a
+    call that is cut (B0.7)."""
 
     def __init__(self, response_id: str) -> None:
         self._response_id = response_id
         self._index = -1
-        self._open: Message | Reasoning | None = None
+        self._open: Item | None = None
         self._pieces: list[str] = []
 
     def text(self, delta: str) -> list[Event]:
         """Text of the answer: a delta of the open message, which is opened if need be."""
-        events = (
-            []
-            if isinstance(self._open, Message)
-            else self._start(Message(id=new_id("msg"), role="assistant", content=[], status="in_progress"))
-        )
+        events = [] if isinstance(self._open, Message) else self._start_message()
         self._pieces.append(delta)
-        return [*events, TextDelta(item_id=self._item_id, delta=delta, **self._place)]
+        return [*events, TextDelta(delta=delta, **self._place)]
 
     def reasoning(self, delta: str) -> list[Event]:
         """Text of the model's reasoning, an item of its own."""
-        events = (
-            []
-            if isinstance(self._open, Reasoning)
-            else self._start(Reasoning(id=new_id("rs"), summary=[], status="in_progress"))
-        )
+        events: list[Event] = []
+        if not isinstance(self._open, Reasoning):
+            events = self._start(Reasoning(id=new_id("rs"), summary=[], status="in_progress"))
+            events.append(SummaryPartAdded(part=SummaryText(text=""), **self._place))
         self._pieces.append(delta)
-        return [*events, ReasoningDelta(item_id=self._item_id, delta=delta, **self._place)]
+        return [*events, ReasoningDelta(delta=delta, **self._place)]
+
+    def call(self, name: str) -> list[Event]:
+        """A call begins; what is open is closed."""
+        item_id, call_id = new_id("fc"), new_id("call")
+        return self._start(FunctionCall(id=item_id, call_id=call_id, name=name, arguments="", status="in_progress"))
+
+    def arguments(self, delta: str) -> list[Event]:
+        """A piece of the open call's arguments."""
+        self._pieces.append(delta)
+        return [ArgumentsDelta(delta=delta, **self._place)]
+
+    def called(self) -> list[Event]:
+        """The open call is whole."""
+        return self._close("completed")
+
+    @property
+    def open_call(self) -> tuple[str, str]:
+        """The name and the arguments so far of the call that is open."""
+        assert isinstance(self._open, FunctionCall)
+        return self._open.name, "".join(self._pieces)
 
     def completed(self, usage: Usage | None) -> list[Event]:
-        """The model stopped by itself; an answer without any text still has its message."""
-        empty = self.text("")[:1] if self._index < 0 else []
+        """The model stopped by itself; an answer without anything still has its message."""
+        empty = self._start_message() if self._index < 0 else []
         return [*empty, *self._close("completed"), Completed(response_id=self._response_id, usage=usage)]
 
     def incomplete(self, reason: IncompleteReason, usage: Usage | None) -> list[Event]:
@@ -223,32 +324,64 @@ class Composer:
         """The work was called off."""
         return [*self._close("incomplete"), Cancelled(response_id=self._response_id, usage=usage)]
 
-    @property
-    def _item_id(self) -> str:
-        return (self._open and self._open.id) or ""
+    def resume(self, response: Response) -> None:
+        """Go on where a log ended: with the items that `response` has, the last of them perhaps open."""
+        self._index = len(response.output) - 1
+        last = response.output[-1] if response.output else None
+        if last is not None and not isinstance(last, FunctionCallOutput) and last.status == "in_progress":
+            self._open, self._pieces = last, [_text_of(last)]
 
     @property
     def _place(self) -> dict[str, Any]:
-        return {"response_id": self._response_id, "output_index": self._index}
+        item_id = (self._open and self._open.id) or ""
+        return {"response_id": self._response_id, "item_id": item_id, "output_index": self._index}
 
-    def _start(self, item: Message | Reasoning) -> list[Event]:
+    def _start_message(self) -> list[Event]:
+        events = self._start(Message(id=new_id("msg"), role="assistant", content=[], status="in_progress"))
+        return [*events, PartAdded(part=OutputText(text=""), **self._place)]
+
+    def _start(self, item: Item) -> list[Event]:
         events = self._close("completed")
         self._index += 1
         self._open = item
-        return [*events, ItemAdded(item=item, **self._place)]
+        return [*events, ItemAdded(item=item, response_id=self._response_id, output_index=self._index)]
 
     def _close(self, status: ItemStatus) -> list[Event]:
         if self._open is None:
             return []
-        item, self._open = _with_text(self._open, "".join(self._pieces), status), None
-        self._pieces = []
-        return [ItemDone(item=item, **self._place)]
+        text, place = "".join(self._pieces), self._place
+        item = _with_text(self._open, text, status)
+        self._open, self._pieces = None, []
+        events: list[Event]
+        if isinstance(item, FunctionCall):
+            if status == "incomplete":
+                self._index -= 1
+                return []
+            events = [ArgumentsDone(name=item.name, arguments=text, **place)]
+        elif isinstance(item, Reasoning):
+            events = [
+                ReasoningDone(text=text, **place),
+                SummaryPartDone(part=SummaryText(text=text), **place),
+            ]
+        else:
+            events = [TextDone(text=text, **place), PartDone(part=OutputText(text=text), **place)]
+        return [*events, ItemDone(item=item, response_id=self._response_id, output_index=place["output_index"])]
+
+
+def _text_of(item: Item) -> str:
+    if isinstance(item, Message | Reasoning):
+        return item.text
+    return item.arguments if isinstance(item, FunctionCall) else item.output
 
 
 def _with_text(item: Item, text: str, status: ItemStatus | None) -> Item:
     if isinstance(item, Message):
         return Message(id=item.id, role=item.role, content=[OutputText(text=text)], status=status)
-    return Reasoning(id=item.id, summary=[SummaryText(text=text)], status=status)
+    if isinstance(item, Reasoning):
+        return Reasoning(id=item.id, summary=[SummaryText(text=text)], status=status)
+    if isinstance(item, FunctionCall):
+        return msgspec.structs.replace(item, arguments=text, status=status)
+    return item
 
 
 class Fold:
@@ -257,6 +390,7 @@ class Fold:
     def __init__(self) -> None:
         self._response = Response(id="")
         self._pieces: dict[int, list[str]] = {}
+        self._done: set[int] = set()
 
     def apply(self, event: Event) -> None:
         """Take one event, in order."""
@@ -266,17 +400,30 @@ class Fold:
         elif isinstance(event, ItemAdded | ItemDone):
             response.output[event.output_index : event.output_index + 1] = [event.item]
             self._pieces.pop(event.output_index, None)
-        elif isinstance(event, TextDelta | ReasoningDelta):
+            if isinstance(event, ItemDone):
+                self._done.add(event.output_index)
+        elif isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
             index = next((i for i, item in enumerate(response.output) if item.id == event.item_id), None)
             if index is not None:
                 self._pieces.setdefault(index, []).append(event.delta)
         elif isinstance(event, Final):
-            response.status = event.status
-            response.usage = event.usage
-            if isinstance(event, Failed):
-                response.error = event.error
-            if isinstance(event, Incomplete):
-                response.incomplete_details = event.incomplete_details
+            self._end(event)
+
+    def _end(self, event: Final) -> None:
+        response = self._response
+        response.status = event.status
+        response.usage = event.usage
+        if event.response is not None:
+            response.completed_at = event.response.completed_at
+        if isinstance(event, Failed):
+            response.error = event.error
+        if isinstance(event, Incomplete):
+            response.incomplete_details = event.incomplete_details
+        # A call that never had its `done` was cut: it is dropped (B0.7).
+        cut = {i for i, item in enumerate(response.output) if isinstance(item, FunctionCall)} - self._done
+        response.output = [item for i, item in enumerate(response.output) if i not in cut]
+        for index in cut:
+            self._pieces.pop(index, None)
 
     @property
     def response(self) -> Response:

@@ -1,29 +1,31 @@
-"""The event log of one response, in memory: appended before anyone is told, followed by any number of readers."""
+"""The event log of one response: appended, on disk too where it is kept there, before anyone is told, and followed by
+any number of readers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import NamedTuple
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from . import events
-from .events import Created, Event, Final, Fold, InProgress
+from .errors import Problem
+from .events import Created, Entry, Event, Final, Fold, InProgress
 from .protocol import Response
 
-
-class Entry(NamedTuple):
-    """One event as it is sent: its number, its name and its data as one line of JSON."""
-
-    id: int
-    event: str
-    data: str
+Commit = Callable[[Sequence[Entry], Response], Awaitable[None]]
+"""Write entries to disk, and the response as it is with them."""
 
 
 class Log:
-    """Numbers, encodes and keeps events; `follow` is the one way to read them, live or later (A4.1, B3.5)."""
+    """Numbers, encodes and keeps events; `follow` is the one way to read them, live or later (A4.1, B3.5).
 
-    def __init__(self) -> None:
+    `append` is not for several at once: who writes takes turns. `broken` is why nothing can be written any more (B3.9).
+    """
+
+    def __init__(self, commit: Commit | None = None) -> None:
         self.ended = False
+        self.broken: Problem | None = None
+        self._commit = commit
         self._entries: list[Entry] = []
         self._fold = Fold()
         self._appended = asyncio.Event()
@@ -33,20 +35,33 @@ class Log:
         """The response so far."""
         return self._fold.response
 
-    def append(self, event: Event) -> None:
-        """Log `event` under the next number and wake the readers. After a final event nothing is taken any more."""
-        if self.ended:
+    @property
+    def last(self) -> int:
+        """The number of the last event."""
+        return len(self._entries)
+
+    def restore(self, entries: Sequence[Entry]) -> None:
+        """Take what a log on disk holds, from its first entry."""
+        for entry in entries:
+            if (event := events.decode(entry.event, str(entry.id), entry.data)) is not None:
+                self._fold.apply(event)
+        self._entries.extend(entries)
+
+    async def append(self, *batch: Event) -> None:
+        """Log events under the next numbers and wake the readers. After a final event nothing is taken any more."""
+        if self.ended or self.broken:
             return
-        event.sequence_number = len(self._entries) + 1
-        data = events.encode(event)  # before it changes anything: what cannot be encoded takes no number (B3.8)
-        self._fold.apply(event)
-        if isinstance(event, Created | InProgress | Final):
-            event.response = self.response
-            data = events.encode(event)
-        self._entries.append(Entry(event.sequence_number, event.name, data))
-        self.ended = event.final
-        self._appended.set()
-        self._appended = asyncio.Event()
+        entries = self._encode(batch)
+        if self._commit is not None:
+            await self._commit(entries, self.response)
+        self._entries += entries
+        self.ended = batch[-1].final if batch else False
+        self._wake()
+
+    def break_off(self, problem: Problem) -> None:
+        """End the log without a final event, unless it has one: its readers are let go."""
+        self.broken = None if self.ended else problem
+        self._wake()
 
     async def follow(self, after: int = 0, patience: float | None = None) -> AsyncIterator[list[Entry]]:
         """All entries numbered above `after`, to the final one, in batches of what is there.
@@ -58,10 +73,30 @@ class Log:
             if batch := self._entries[after:]:
                 after += len(batch)
                 yield batch
-            elif self.ended:
+            elif self.ended or self.broken:
                 return
             else:
                 try:
                     await asyncio.wait_for(appended.wait(), patience)
                 except asyncio.TimeoutError:
                     yield []
+
+    def _encode(self, batch: Sequence[Event]) -> list[Entry]:
+        """The events as they are sent. All are encoded before one changes anything, so that what cannot be encoded
+        takes no number (B3.8)."""
+        for number, event in enumerate(batch, len(self._entries) + 1):
+            event.sequence_number = number
+        coded = [events.encode(event) for event in batch]
+        for index, event in enumerate(batch):
+            self._fold.apply(event)
+            if isinstance(event, Created | InProgress | Final):
+                event.response = self.response
+                if isinstance(event, Final):
+                    event.response.completed_at = int(time.time())
+                    self._fold.apply(event)
+                coded[index] = events.encode(event)
+        return [Entry(event.sequence_number, event.name, data) for event, data in zip(batch, coded, strict=True)]
+
+    def _wake(self) -> None:
+        self._appended.set()
+        self._appended = asyncio.Event()

@@ -1,28 +1,20 @@
-"""The wire types of LMSP 1.0, and reading them from JSON: after `parse_request` everything is typed.
+"""The wire types of LMSP 1.0: what requests, items, responses, tasks and models look like in JSON.
 
-Types follow the specification's field names. Requests are read leniently where B0.2 says so and strictly
-everywhere else; every refusal is a problem with a JSON pointer. Meaning (does the model exist, does the
-prompt fit) is left to the runner.
+Types follow the specification's field names. `parsing` reads requests into them; what a request means (does the
+model exist, does the prompt fit) is left to the runner.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from ulid import ULID
 
-from .errors import (
-    Document,
-    UnknownParameter,
-    UnsupportedCapability,
-    UnsupportedContent,
-    UnsupportedVersion,
-)
-from .strict_json import MAX_BODY_BYTES, escape, read_json, refuse
+from .errors import Document
 
 LMSP_VERSIONS = ["1.0"]
 
@@ -33,11 +25,29 @@ Capability = Literal["tools", "structured_output", "reasoning", "conversations"]
 Role = Literal["system", "user", "assistant"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
-IncompleteReason = Literal["max_output_tokens", "context_length"]
+TaskStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+IncompleteReason = Literal["max_output_tokens", "context_length", "stop"]
+Scope = Literal[
+    "models:read",
+    "models:manage",
+    "responses:create",
+    "responses:read",
+    "tasks:create",
+    "tasks:read",
+    "tasks:cancel",
+    "tokens:manage",
+]
 
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+FunctionName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.-]{1,128}\Z")]
+Metadata = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],
+    msgspec.Meta(max_length=16),
+]
+"""Up to 16 pairs of strings, kept and given back (B3.2)."""
 
 
 def new_id(prefix: str) -> str:
@@ -45,12 +55,19 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{ULID()}"
 
 
+def closest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three of `known` that `name` may have meant, best first; none for what is no name at all."""
+    if len(name) > MAX_NAME:
+        return []
+    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+
+
 class Wire(msgspec.Struct, kw_only=True):
     """An object of the protocol; members that are not declared are ignored."""
 
 
 class Strict(Wire, kw_only=True):
-    """A part of a request in which a member that is not declared is an error (B0.2); see `_check_members`."""
+    """A part of a request in which a member that is not declared is an error (B0.2)."""
 
 
 # Items (A1.3, A2.3): the same types go in and come out.
@@ -91,18 +108,83 @@ class Reasoning(Wire, tag="reasoning", kw_only=True):
         return "".join(part.text for part in self.summary)
 
 
-Item = Message | Reasoning
+class FunctionCall(Wire, tag="function_call", kw_only=True):
+    """A call that the client is to make; `arguments` is JSON as text (A5.4)."""
+
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: ItemStatus | None = None
 
 
-# The request (A1, B2.4).
+class FunctionCallOutput(Wire, tag="function_call_output", kw_only=True):
+    """What the client's call came to; `output` is usually JSON as text (A5.5)."""
+
+    call_id: str
+    output: str
+    id: str | None = None
+    status: ItemStatus | None = None
 
 
-class TextFormat(Strict, kw_only=True):
-    type: Literal["text"] = "text"
+Item = Message | Reasoning | FunctionCall | FunctionCallOutput
+
+
+# The request (A1, B2.4, B7.4).
+
+
+class TextFormat(Strict, tag="text", kw_only=True):
+    """Free text."""
+
+
+class JSONSchema(Strict, kw_only=True):
+    name: Name
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JSONSchemaFormat(Strict, tag="json_schema", kw_only=True):
+    """JSON that is valid under the schema, to the letter (B0.11)."""
+
+    json_schema: JSONSchema
+
+
+class FlatJSONSchemaFormat(JSONSchema, tag="json_schema", kw_only=True):
+    """The same in the shape of `text.format` (B7.4)."""
+
+
+class TextOptions(Strict, kw_only=True):
+    format: TextFormat | FlatJSONSchemaFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class Tool(Strict, tag="function", kw_only=True):
+    """A function of the client's (A5.2). `parameters` is the JSON Schema of its arguments; None allows any object."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedTool(Strict, tag="function", kw_only=True):
+    name: str
+
+
+ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
 class ReasoningOptions(Strict, kw_only=True):
     enabled: bool = True
+
+
+class ReasoningEffort(Strict, kw_only=True):
+    """`reasoning` at the top of a request (B7.4): effort `none` turns it off, any other on."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    enabled: bool | None = None
 
 
 class Options(Strict, kw_only=True):
@@ -125,23 +207,63 @@ class Extensions(Wire, kw_only=True):
 
 class Request(Strict, kw_only=True):
     """The body of `POST /responses`. `temperature` None is the model's own, else 0.8 (B0.5); `max_output_tokens`
-    None is the rest of the context window."""
+    None is the rest of the context window.
+
+    What can be said in two places is, once it is parsed, in `extensions.lmsp_jupyter` and `response_format`.
+    """
 
     model: Annotated[str, msgspec.Meta(min_length=1)]
-    input: Annotated[list[Item], msgspec.Meta(min_length=1)]
+    input: list[Item]
     stream: bool = False
     max_output_tokens: PositiveInt | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | None = None
-    response_format: TextFormat | None = None
+    response_format: TextFormat | JSONSchemaFormat | None = None
+    tools: list[Tool] = []
+    tool_choice: ToolChoice = "auto"
     store: bool = False
+    previous_response_id: str | None = None
     extensions: Extensions = msgspec.field(default_factory=Extensions)
+    # What Responses clients also send (B7.4): honoured,
+    instructions: str | None = None
+    top_p: Fraction | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningEffort | None = None
+    text: TextOptions | None = None
+    metadata: Metadata = {}
+    background: bool = False
+    # accepted with a value that changes nothing,
+    truncation: Literal["disabled"] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    top_logprobs: Literal[0] | None = None
+    include: Annotated[list[str], msgspec.Meta(max_length=0)] | None = None
+    max_tool_calls: None = None
+    # accepted and ignored.
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def options(self) -> Options:
+        return self.extensions.lmsp_jupyter
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON Schema that the answer must be valid under, or None."""
+        chosen = self.response_format
+        return chosen.json_schema.schema if isinstance(chosen, JSONSchemaFormat) else None
 
 
-# The response (A2.2).
+# The response (A2.2, B7.3).
 
 
 class InputTokensDetails(Wire, kw_only=True):
     cached_tokens: int = 0
+
+
+class OutputTokensDetails(Wire, kw_only=True):
+    reasoning_tokens: int = 0
 
 
 class Usage(Wire, kw_only=True):
@@ -151,6 +273,7 @@ class Usage(Wire, kw_only=True):
     output_tokens: int
     total_tokens: int
     input_tokens_details: InputTokensDetails = msgspec.field(default_factory=InputTokensDetails)
+    output_tokens_details: OutputTokensDetails = msgspec.field(default_factory=OutputTokensDetails)
 
 
 class IncompleteDetails(Wire, kw_only=True):
@@ -158,7 +281,7 @@ class IncompleteDetails(Wire, kw_only=True):
 
 
 class Response(Wire, kw_only=True):
-    """`created_at` in Unix seconds; `error` a problem document when `failed`."""
+    """Times in Unix seconds; `error` a problem document when `failed`. From `completed_at` on: B7.3."""
 
     id: str
     object: Literal["response"] = "response"
@@ -169,6 +292,29 @@ class Response(Wire, kw_only=True):
     usage: Usage | None = None
     error: Document | None = None
     incomplete_details: IncompleteDetails | None = None
+    completed_at: int | None = None
+    previous_response_id: str | None = None
+    instructions: str | None = None
+    tools: list[Tool] = []
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    text_options: TextOptions = msgspec.field(default_factory=lambda: TextOptions(format=TextFormat()), name="text")
+    reasoning: ReasoningEffort | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float = 0
+    frequency_penalty: float = 0
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    top_logprobs: int = 0
+    truncation: str = "disabled"
+    service_tier: str = "default"
+    store: bool = False
+    background: bool = False
+    metadata: Metadata = {}
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    task_id: str | UnsetType = UNSET
 
     @property
     def text(self) -> str:
@@ -177,10 +323,59 @@ class Response(Wire, kw_only=True):
 
 
 class InputTokens(Wire, kw_only=True):
-    """What `POST /responses/input_tokens` answers: the tokens that the request's input would take."""
+    """What `POST /responses/input_tokens` answers: the tokens that the request's input would take (B6.4)."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
+
+
+class InputItems(Wire, kw_only=True):
+    """What `GET /responses/{id}/input_items` answers (B6.1)."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+
+# Tasks (B3).
+
+
+class TaskRequest(Strict, kw_only=True):
+    """The body of `POST /tasks`; `request` is a body of `POST /responses`."""
+
+    type: Literal["response"]
+    request: dict[str, Any]
+    metadata: Metadata = {}
+
+
+class Task(Wire, kw_only=True):
+    """Times in Unix seconds. `response` is the response so far; a listing leaves it out (B3.2, B3.3)."""
+
+    id: str
+    object: Literal["task"] = "task"
+    type: Literal["response"] = "response"
+    status: TaskStatus
+    created_at: int
+    started_at: int | None = None
+    completed_at: int | None = None
+    model: str
+    response_id: str
+    response: Response | UnsetType | None = UNSET
+    error: Document | None = None
+    last_event_id: int = 0
+    events_expire_at: int | None = None
+    metadata: Metadata = {}
+
+
+class TaskList(Wire, kw_only=True):
+    """A page of tasks, newest first; `next` is the `after` of the next page."""
+
+    object: Literal["list"] = "list"
+    data: list[Task]
+    has_more: bool = False
+    next: str | None = None
 
 
 # The service and its models (B1.1, B1.2).
@@ -213,6 +408,11 @@ class Service(Wire, kw_only=True):
     limits: Limits
 
 
+class Health(Wire, kw_only=True):
+    object: Literal["health"] = "health"
+    status: Literal["ok"] = "ok"
+
+
 class Model(Wire, kw_only=True):
     """`context_length` in tokens is what one request gets; `source` is a kind of place, never a path."""
 
@@ -233,153 +433,60 @@ class ModelList(Wire, kw_only=True):
     data: list[Model]
 
 
-# Reading.
+# Tokens (B5.2) and approvals (B9).
 
 
-def parse_request(body: bytes, max_bytes: int = MAX_BODY_BYTES) -> Request:
-    """The request in a JSON body. Raises `BadRequest` or one of its kinds, `PayloadTooLarge`."""
-    data = read_json(body, max_bytes)
-    _refuse_capabilities(data)
-    request = _convert(_lenient_request(data))
-    if not any(isinstance(item, Message) for item in request.input):
-        refuse("/input", "The input has no message.")
-    return request
+class TokenRequest(Strict, kw_only=True):
+    """`expires_in` in seconds; None is for ever."""
+
+    name: Name
+    scopes: Annotated[list[Scope], msgspec.Meta(min_length=1)]
+    expires_in: Annotated[int, msgspec.Meta(ge=1, le=100 * 366 * 86400)] | None = None
 
 
-def check_version(version: str | None) -> None:
-    """Raise `UnsupportedVersion` for a value of `LMSP-Version` that is not served; none means 1.0 (B2.1)."""
-    if version is not None and version.strip() not in LMSP_VERSIONS:
-        raise UnsupportedVersion(
-            f"LMSP version {version!r} is not supported; send LMSP-Version: {', '.join(LMSP_VERSIONS)}.",
-            extra={"supported_versions": LMSP_VERSIONS},
-        )
+class Token(Wire, kw_only=True):
+    """`token` itself is told once, when it is made. Times in Unix seconds."""
+
+    id: str
+    object: Literal["token"] = "token"
+    name: str
+    scopes: list[Scope]
+    created_at: int
+    expires_at: int | None = None
+    token: str | UnsetType = UNSET
 
 
-def closest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three of `known` that `name` may have meant, best first; none for what is no name at all."""
-    if len(name) > MAX_NAME:
-        return []
-    return difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+class TokenList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[Token]
 
 
-def _refuse_capabilities(data: dict[str, Any]) -> None:
-    """What this service does not do yet is refused as A1.10 says, never ignored."""
-    for member, capability, neutral in (
-        ("tools", "tools", [None, []]),
-        ("tool_choice", "tools", [None, "none", "auto"]),
-        ("previous_response_id", "conversations", [None]),
-    ):
-        if data.get(member) not in neutral:
-            refuse(f"/{member}", f"{member} needs the capability {capability}.", UnsupportedCapability)
-        data.pop(member, None)
-    response_format = data.get("response_format")
-    if isinstance(response_format, dict) and response_format.get("type") == "json_schema":
-        detail = "A json_schema response_format needs the capability structured_output."
-        refuse("/response_format", detail, UnsupportedCapability)
+Decision = Literal["allow", "always", "deny"]
 
 
-def _lenient_request(data: dict[str, Any]) -> dict[str, Any]:
-    """B0.2 at the top of a request: null means absent, a string is a user message."""
-    extensions = data.get("extensions")
-    if isinstance(extensions, dict):
-        data["extensions"] = {vendor: value for vendor, value in extensions.items() if value is not None}
-    _check_members(data)
-    content = data.get("input")
-    if isinstance(content, str):
-        if not content:
-            refuse("/input", "The input is empty.")
-        data["input"] = [{"type": "message", "role": "user", "content": content}]
-    if isinstance(data.get("input"), list):
-        data["input"] = [_lenient_item(f"/input/{index}", item) for index, item in enumerate(data["input"])]
-    return data
+class ApprovalRequest(Strict, kw_only=True):
+    """A kernel asks whether it may run `tool` with `arguments`, JSON as text; `expires_in` in seconds."""
+
+    tool: Name
+    arguments: Annotated[str, msgspec.Meta(max_length=65536)]
+    task_id: str | None = None
+    response_id: str | None = None
+    expires_in: Annotated[int, msgspec.Meta(ge=1, le=86400)] = 300
 
 
-def _lenient_item(pointer: str, item: Any) -> Any:
-    """B0.2 for an item: a role makes a message, a string is one part, developer is system, null is absent."""
-    if not isinstance(item, dict):
-        return item
-    item = {name: value for name, value in item.items() if value is not None}
-    kind = item.setdefault("type", "message" if "role" in item else None)
-    if kind in ("function_call", "function_call_output"):
-        refuse(pointer, f"A {kind} item needs the capability tools.", UnsupportedCapability)
-    if kind not in ("message", "reasoning"):
-        refuse(f"{pointer}/type", f"{kind!r} is not a type of item; use 'message'.")
-    if kind == "reasoning":
-        item.setdefault("summary", [])
-    if kind == "message":
-        if item.get("role") == "developer":
-            item["role"] = "system"
-        if item.get("role") not in get_args(Role):
-            refuse(f"{pointer}/role", f"{item.get('role')!r} is not a role; use {', '.join(get_args(Role))}.")
-        if item.get("role") == "assistant":
-            item.setdefault("content", [])
-        part_type = "output_text" if item.get("role") == "assistant" else "input_text"
-        content = item.get("content")
-        if isinstance(content, str):
-            item["content"] = [{"type": part_type, "text": content}]
-        elif isinstance(content, list):
-            item["content"] = [_lenient_part(f"{pointer}/content/{i}", p, part_type) for i, p in enumerate(content)]
-    return item
+class ApprovalAnswer(Strict, kw_only=True):
+    decision: Decision
 
 
-def _lenient_part(pointer: str, part: Any, part_type: str) -> Any:
-    if isinstance(part, str):
-        return {"type": part_type, "text": part}
-    if isinstance(part, dict) and isinstance(kind := part.get("type"), str):
-        if kind in ("text", "input_text", "output_text"):
-            return {"type": part_type, "text": part.get("text")}
-        refuse(pointer, f"Content of type {kind!r} is not supported; LMSP 1.0 defines text only.", UnsupportedContent)
-    return part
+class Approval(Wire, kw_only=True):
+    """`decision` is None while it is pending; one that has expired is a denial. Times in Unix seconds."""
 
-
-_STRICT: dict[tuple[str, ...], type[Strict]] = {
-    (): Request,
-    ("response_format",): TextFormat,
-    ("extensions", "lmsp_jupyter"): Options,
-    ("extensions", "lmsp_jupyter", "reasoning"): ReasoningOptions,
-}
-
-
-def _check_members(data: dict[str, Any]) -> None:
-    """In the strict parts of a request, refuse members that they do not have and drop those that are null."""
-    for path, kind in _STRICT.items():
-        part: Any = data
-        for name in path:
-            part = part.get(name) if isinstance(part, dict) else None
-        if not isinstance(part, dict):
-            continue
-        for name in [name for name in part if name not in kind.__struct_fields__]:
-            pointer = "".join(f"/{escape(each)}" for each in (*path, name))
-            refuse(pointer, f"{name!r} is not a parameter here{_hint(name, kind)}", UnknownParameter)
-        for name in [name for name, value in part.items() if value is None]:
-            del part[name]
-
-
-def _hint(name: str, kind: type[Strict]) -> str:
-    known = kind.__struct_fields__
-    match = closest(name, known)[:1]
-    return f"; did you mean {match[0]!r}?" if match else f"; there are {', '.join(known)}."
-
-
-_PATH = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
-_MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
-
-_JSON_TYPES = {"float": "a number", "int": "an integer", "str": "a string", "bool": "a boolean"}
-_JSON_TYPE = re.compile(r"`(float|int|str|bool)`")
-
-
-def _convert(data: dict[str, Any]) -> Request:
-    try:
-        return msgspec.convert(data, Request)
-    except msgspec.ValidationError as error:
-        _translate(str(error))
-
-
-def _translate(message: str) -> NoReturn:
-    """Refuse with what msgspec says, in JSON's words and with a pointer for its path."""
-    place = _PATH.search(message)
-    pointer = re.sub(r"[.\[]", "/", place["path"].replace("]", "")) if place else ""
-    message = message[: place.start()] if place else message
-    if missing := _MISSING.match(message):
-        refuse(f"{pointer}/{missing['name']}", f"{missing['name']!r} is required.")
-    refuse(pointer, _JSON_TYPE.sub(lambda match: _JSON_TYPES[match[1]], message.replace(" | null`", "`")) + ".")
+    id: str
+    object: Literal["approval"] = "approval"
+    tool: str
+    arguments: str
+    task_id: str | None = None
+    response_id: str | None = None
+    created_at: int
+    expires_at: int
+    decision: Decision | None = None

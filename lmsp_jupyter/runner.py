@@ -1,4 +1,4 @@
-"""Running requests: admission, loading, the queue, generation, cancel. One path for every shape of answer.
+"""Running requests: admission, the queue, generation, cancel. One path for every shape of answer.
 
 `Runner.start` refuses what must be refused before anything is sent and returns a `Run`; its log is followed by
 whoever wants to read it.
@@ -9,23 +9,74 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+import msgspec
+
+from . import schemas
 from .catalog import Catalog, Entry
-from .engines import Broken, Finished, Prompt, PromptProgress, ReasoningText, Settings, Text, Turn
-from .errors import ContextLengthExceeded, EngineCrashed, ModelUnavailable, Problem, QueueFull, from_document
+from .engines import (
+    Broken,
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    Finished,
+    Output,
+    Prompt,
+    PromptProgress,
+    ReasoningText,
+    Settings,
+    Text,
+)
+from .errors import (
+    BadRequest,
+    ContextLengthExceeded,
+    OutputInvalid,
+    Problem,
+    QueueFull,
+    ResponseInProgress,
+    ResponseNotFound,
+    ServiceRestarted,
+    StorageUnavailable,
+    UnsupportedCapability,
+    from_document,
+)
 from .events import Composer, Created, Event, InProgress, Progress, Queued
+from .hosts import Host, Hosts
+from .journal import ENDED, Journal
 from .log import Log
-from .protocol import IncompleteReason, Message, Model, Request, Response, Usage, new_id
+from .prompts import Link, prompt_of, size
+from .protocol import (
+    FlatJSONSchemaFormat,
+    FunctionCall,
+    IncompleteReason,
+    InputTokensDetails,
+    JSONSchemaFormat,
+    Message,
+    Model,
+    NamedTool,
+    ReasoningEffort,
+    Request,
+    Response,
+    TextFormat,
+    TextOptions,
+    Usage,
+    new_id,
+)
+from .store import Key, Record
 from .worker import Generation, Worker
 
 TEMPLATE_TOKENS = 1024
 """More tokens than any chat template adds to a short prompt (B0.4)."""
 
-TURN_TOKENS = 32
-"""More tokens than a chat template puts around one message."""
+CANCELS = 0.5
+"""Seconds between two looks for runs that another server wants cancelled (B3.7)."""
+
+TENDING = 5.0
+"""Seconds between two rounds of what has to be done now and then."""
 
 log = logging.getLogger(__name__)
 
@@ -33,141 +84,221 @@ log = logging.getLogger(__name__)
 class Run:
     """One response in the making."""
 
-    def __init__(self, model: str) -> None:
-        self.id = new_id("resp")
-        self.log = Log()
+    def __init__(self, id: str, model: str, owner: str, prompt: Prompt, log: Log) -> None:
+        self.id = id
+        self.model = model
+        self.owner = owner
+        self.prompt = prompt
+        self.log = log
         self.task: asyncio.Task[None] | None = None
-        self.generation: Generation | None = None
-        self.log.append(
-            Created(
-                response_id=self.id,
-                response=Response(id=self.id, created_at=int(time.time()), model=model),
-            )
-        )
+        self.cancelled_by_route = False
+        self._composer = Composer(id)
+        self._generation: Generation | None = None
+        self._usage: Usage | None = None
+        self._turn = asyncio.Lock()
 
-    def append(self, events: list[Event]) -> None:
-        for event in events:
-            self.log.append(event)
+    async def say(self, compose: Callable[[Composer], list[Event]]) -> None:
+        """Append what `compose` makes, unless the response has ended: composing and appending are one step."""
+        async with self._turn:
+            if not self.log.ended:
+                await self.log.append(*compose(self._composer))
 
-    def cancel(self) -> None:
-        """Stop the work, whatever it is at; the log ends with `response.cancelled` when it has stopped (B0.8)."""
-        if self.log.ended:
-            return
-        if self.generation is not None:
-            self.generation.cancel()
+    async def cancel(self) -> None:
+        """End the response now, and the work when the engine's current batch ends (B0.8, B3.3)."""
+        await self.say(lambda composer: composer.cancelled(self._usage))
+        self.stop()
+
+    def queued(self, position: int, _: Composer) -> list[Event]:
+        return [Queued(response_id=self.id, position=position)]
+
+    def stop(self) -> None:
+        """Stop the work, whatever it is at."""
+        if self._generation is not None:
+            self._generation.cancel()
         elif self.task is not None:
             self.task.cancel()
 
+    async def fail(self, problem: Problem, usage: Usage | None = None) -> None:
+        await self.say(lambda composer: composer.failed(problem, usage or self._usage))
 
-class Slots:
-    """Admission to one engine: so many at a time, the others in line."""
-
-    def __init__(self, free: int) -> None:
-        self._free = free
-        self._line: deque[tuple[asyncio.Future[None], Callable[[int], None]]] = deque()
-
-    async def take(self, moved: Callable[[int], None]) -> None:
-        """Wait for a slot. `moved` is told the place in line, 1 is next, whenever it changes."""
-        if self._free:
-            self._free -= 1
+    async def generate(self, worker: Worker) -> None:
+        """Ask the engine, and say what it says."""
+        if self.log.ended:
             return
-        turn = asyncio.get_running_loop().create_future()
-        place = (turn, moved)
-        self._line.append(place)
-        moved(len(self._line))
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if place in self._line:
-                self._line.remove(place)
-                self._announce()
+        self._generation = worker.generate(self.prompt)
+        async for output in self._generation:
+            if self.log.broken:
+                self.stop()
+            elif isinstance(output, Finished):
+                await self._finish(output)
+            elif isinstance(output, Broken):
+                await self.fail(from_document(output.problem), output.usage)
             else:
-                self.give()
-            raise
+                await self._take(output)
 
-    def give(self) -> None:
-        """Return a slot; it goes to who is next."""
-        if not self._line:
-            self._free += 1
-            return
-        self._line.popleft()[0].set_result(None)
-        self._announce()
+    async def _take(self, output: Output) -> None:
+        self._count(output)
+        if isinstance(output, CallEnded) and (mistake := self._mistake_in_call()):
+            self.stop()
+            await self.fail(OutputInvalid(f"The model's call is not what its tool takes: {mistake}"))
+        else:
+            await self.say(lambda composer: self._events(composer, output))
 
-    def _announce(self) -> None:
-        for position, (_, moved) in enumerate(self._line, 1):
-            moved(position)
+    def _events(self, composer: Composer, output: Output) -> list[Event]:
+        if isinstance(output, Text):
+            return composer.text(output.text)
+        if isinstance(output, ReasoningText):
+            return composer.reasoning(output.text)
+        if isinstance(output, CallStarted):
+            return composer.call(output.name)
+        if isinstance(output, CallArguments):
+            return composer.arguments(output.text)
+        if isinstance(output, CallEnded):
+            return composer.called()
+        assert isinstance(output, PromptProgress)
+        return [Progress(response_id=self.id, phase="prompt", done=output.done, total=output.total)]
 
+    def count_input(self, tokens: int | None, cached: int = 0) -> None:
+        """Keep what is counted so far, for an end that comes from elsewhere (B0.5)."""
+        if tokens is not None:
+            details = InputTokensDetails(cached_tokens=cached)
+            self._usage = Usage(
+                input_tokens=tokens, output_tokens=0, total_tokens=tokens, input_tokens_details=details
+            )
 
-class Host:
-    """What the runner holds for one model: its worker (or the attempt to get one), its slots, its runs."""
+    def _count(self, output: Output) -> None:
+        if isinstance(output, PromptProgress):
+            self.count_input(output.total, output.cached)
+        elif self._usage and (tokens := getattr(output, "tokens", 0)):
+            self._usage.output_tokens = tokens
+            self._usage.total_tokens = self._usage.input_tokens + tokens
 
-    def __init__(self, settings: Settings) -> None:
-        self.slots = Slots(settings.parallel)
-        self.loading: asyncio.Task[Worker] | None = None
-        self.runs: set[Run] = set()
+    def _mistake_in_call(self) -> str | None:
+        name, arguments = self._composer.open_call
+        tool = next((tool for tool in self.prompt.tools if tool.name == name), None)
+        if tool is None:
+            return f"there is no tool {name!r}."
+        return schemas.mistake_in(arguments, tool.parameters or {"type": "object"})
 
-    @property
-    def worker(self) -> Worker | None:
-        """The worker, if it is there and well."""
-        task = self.loading
-        if task is None or not task.done() or task.cancelled() or task.exception():
+    async def _finish(self, finished: Finished) -> None:
+        usage = finished.usage
+        if finished.reason == "cancelled":
+            await self.say(lambda composer: composer.cancelled(usage))
+        elif finished.reason == "length":
+            await self.say(lambda composer: composer.incomplete(_limit(self.prompt, usage), usage))
+        elif (mistake := await asyncio.to_thread(self._mistake)) is None:
+            await self.say(lambda composer: composer.completed(usage))
+        elif self.prompt.options.stop:
+            await self.say(lambda composer: composer.incomplete("stop", usage))
+        else:
+            await self.fail(OutputInvalid(f"The answer is not what was asked for: {mistake}"), usage)
+
+    def _mistake(self) -> str | None:
+        """What is wrong with the answer under the schema and the choice of tools, now that the model stopped."""
+        output = self.log.response.output
+        calls = [item for item in output if isinstance(item, FunctionCall)]
+        texts = [item.text for item in output if isinstance(item, Message)]
+        if calls and calls[-1].status != "completed":
+            return "a call is not whole."
+        if not calls and (self.prompt.tool_choice == "required" or isinstance(self.prompt.tool_choice, NamedTool)):
+            return "there is no call."
+        if self.prompt.schema is None or (calls and not texts):
             return None
-        return task.result() if task.result().alive else None
-
-    @property
-    def problem(self) -> Problem | None:
-        """Why the last attempt to load failed."""
-        task = self.loading
-        error = task.exception() if task and task.done() and not task.cancelled() else None
-        return error if isinstance(error, Problem) else None
+        return schemas.mistake_in("".join(texts), self.prompt.schema)
 
 
 class Runner:
     """`queue_limit`: requests that may wait for one model beyond those that run."""
 
-    def __init__(self, catalog: Catalog, settings: Settings, queue_limit: int = 64) -> None:
+    def __init__(
+        self, catalog: Catalog, hosts: Hosts, journal: Journal, settings: Settings, queue_limit: int = 64
+    ) -> None:
         self.catalog = catalog
+        self.journal = journal
         self.queue_limit = queue_limit
+        self.hosts = hosts
         self._settings = settings
-        self._hosts: dict[str, Host] = {}
+        self._runs: dict[str, Run] = {}
+        self._tending: asyncio.Task[None] | None = None
 
-    async def start(self, request: Request) -> Run:
-        """Begin to answer. Raises `Problem` where the request is refused before a stream opens (A1.11, B0.4)."""
-        entry = await asyncio.to_thread(self._entry, request)
-        host = self._host(entry)
-        if len(host.runs) >= self._settings.parallel + self.queue_limit:
+    def open(self) -> None:
+        """Take up what an earlier server left, and tend to what has to be done now and then."""
+        self._tending = asyncio.create_task(self._tend())
+
+    async def start(
+        self,
+        request: Request,
+        owner: str,
+        owners: Collection[str],
+        *,
+        metadata: dict[str, str] | None = None,
+        key: Key | None = None,
+    ) -> Run:
+        """Begin to answer; with `metadata` as a task. `owners` are the identities whose responses may be continued.
+
+        Raises `Problem` where the request is refused before a stream opens (A1.10, A1.11, B0.4).
+        """
+        entry, prompt = await self._understand(request, owners)
+        host = self.hosts.of(entry)
+        if host.users >= self._settings.parallel + self.queue_limit:
             raise QueueFull(
-                f"{entry.model.id!r} has {len(host.runs)} requests to answer already; try again in a moment.",
+                f"{entry.model.id!r} has {host.users} requests to answer already; try again in a moment.",
                 headers={"Retry-After": "5"},
             )
-        run = Run(entry.model.id)
-        host.runs.add(run)
-        try:
-            prompt = prompt_of(request)
-            limit = entry.model.context_length
-            fits_surely = limit is not None and _size(prompt) + TEMPLATE_TOKENS <= limit
+        with ExitStack() as stack:
+            stack.enter_context(host.use())
+            limit, bytes = entry.model.context_length, size(prompt)
+            fits_surely = limit is not None and bytes is not None and bytes + TEMPLATE_TOKENS <= limit
+            tokens = None
             if host.worker or not fits_surely:
-                await self._check_length(await self._worker(entry, host), prompt)
-        except BaseException:
-            host.runs.discard(run)
-            raise
-        run.task = asyncio.create_task(self._drive(run, entry, host, prompt))
-        return run
+                tokens = await self._check_length(await self.hosts.worker(host), prompt)
+            response = _response(request, entry.model.id)
+            if request.store or metadata is not None or key is not None:
+                run_log = await self.journal.open(response, request, owner, metadata=metadata, key=key)
+            else:
+                run_log = Log()
+                await run_log.append(Created(response_id=response.id, response=response))
+            run = Run(response.id, response.model, owner, prompt, run_log)
+            run.count_input(tokens)
+            return self._begin(run, host, stack)
 
-    async def count(self, request: Request) -> int:
+    async def count(self, request: Request, owners: Collection[str]) -> int:
         """The tokens that the request's input takes, template included, whether they fit or not. Loads the model."""
-        entry = await asyncio.to_thread(self._entry, request)
-        worker = await self._worker(entry, self._host(entry))
-        return await worker.count(prompt_of(request))
+        entry, prompt = await self._understand(request, owners)
+        host = self.hosts.of(entry)
+        with host.use():
+            worker = await self.hosts.worker(host)
+            return await worker.count(prompt)
+
+    async def cancel(self, run_id: str, owners: Collection[str]) -> Response:
+        """Cancel any running response of the caller; one that has ended stays as it is (B3.3, B6.1). Raises
+        `ResponseNotFound`."""
+        run = self._runs.get(run_id)
+        if run is not None and run.owner in owners:
+            run.cancelled_by_route = True
+            await run.cancel()
+            return run.log.response
+        record = await self.journal.running(owners, run_id)
+        if record.status not in ENDED:
+            await self.journal.ask_to_cancel(record)
+            record = await self.journal.running(owners, run_id)
+        response = await self.journal.response_of(record)
+        if response is None:
+            raise ResponseNotFound(f"The response {run_id!r} was deleted.")
+        return response
 
     @property
     def active(self) -> int:
-        """Responses in the making."""
-        return sum(len(host.runs) for host in self._hosts.values())
+        """Requests that use, or wait for, a model."""
+        return self.hosts.users
+
+    def runs(self, model_id: str) -> list[Run]:
+        """The responses in the making by one model."""
+        return [run for run in self._runs.values() if run.model == model_id]
 
     async def models(self) -> list[Model]:
         """The models of the catalog, with the states that they are in."""
-        return [self._with_state(model) for model in await asyncio.to_thread(self.catalog.models)]
+        return [self.hosts.with_state(model) for model in await asyncio.to_thread(self.catalog.models)]
 
     async def first_model(self) -> str | None:
         """The first model whose file can be read; one that failed to load is tried again when it is asked."""
@@ -176,49 +307,71 @@ class Runner:
 
     async def model(self, model_id: str) -> Model:
         """One model. Raises `ModelNotFound`."""
-        return self._with_state((await asyncio.to_thread(self.catalog.find, model_id)).model)
+        return self.hosts.with_state((await asyncio.to_thread(self.catalog.find, model_id)).model)
+
+    async def load(self, model_id: str) -> Model:
+        """Load a model and wait until it is (B1.3). Raises `ModelNotFound`, `ModelUnavailable`."""
+        host = self.hosts.of(await self._entry(model_id))
+        with host.use():
+            await self.hosts.worker(host)
+        return await self.model(model_id)
+
+    async def unload(self, model_id: str) -> Model:
+        """Unload a model (B1.3). Raises `ModelNotFound`, `ModelBusy`."""
+        await self.model(model_id)
+        await self.hosts.unload(model_id)
+        return await self.model(model_id)
 
     async def close(self) -> None:
-        """End all work and all workers."""
-        tasks: list[asyncio.Task[Any]] = [run.task for host in self._hosts.values() for run in host.runs if run.task]
-        tasks += [host.loading for host in self._hosts.values() if host.loading and not host.loading.done()]
+        """End all work and all workers. What is on disk and unfinished is for the next server to take up."""
+        tasks: list[asyncio.Task[Any]] = [run.task for run in self._runs.values() if run.task]
+        tasks += [self._tending] if self._tending else []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(host.worker.close() for host in self._hosts.values() if host.worker))
+        await self.hosts.close()
+        await self.journal.close()
 
-    def _entry(self, request: Request) -> Entry:
-        entry = self.catalog.find(request.model)
+    async def _understand(self, request: Request, owners: Collection[str]) -> tuple[Entry, Prompt]:
+        """The model that is meant and what it is asked."""
+        entry = await self._entry(request.model)
+        prompt = await asyncio.to_thread(prompt_of, request, await self._chain(request, owners))
+        for needed, capability, pointer in (
+            (prompt.tools, "tools", "/tools"),
+            (prompt.schema is not None, "structured_output", "/response_format"),
+        ):
+            if needed and capability not in entry.model.capabilities:
+                detail = f"{entry.model.id!r} lacks the capability {capability}, which {pointer[1:]} needs."
+                raise UnsupportedCapability(detail, errors=[(pointer, detail)])
+        return entry, prompt
+
+    async def _entry(self, model_id: str) -> Entry:
+        entry = await asyncio.to_thread(self.catalog.find, model_id)
         if entry.model.error is not None:
             raise from_document(entry.model.error)
         return entry
 
-    def _host(self, entry: Entry) -> Host:
-        return self._hosts.setdefault(entry.model.id, Host(self._settings))
+    async def _chain(self, request: Request, owners: Collection[str]) -> list[Link]:
+        """The responses that the request continues, oldest first (B6.2)."""
+        chain: list[Link] = []
+        link = request.previous_response_id
+        while link is not None:
+            record = await self.journal.response(owners, link)
+            response = await self.journal.response_of(record)
+            if response is None:
+                raise ResponseNotFound(f"The response {link!r} was deleted.")
+            if response.status == "in_progress":
+                raise ResponseInProgress(f"The response {link!r} has not ended; wait for it or cancel it.")
+            if response.status == "failed":
+                detail = f"The response {link!r} failed and cannot be continued."
+                raise BadRequest(detail, errors=[("/previous_response_id", detail)])
+            earlier = msgspec.json.decode(record.request, type=Request)
+            chain.insert(0, (earlier.input, response))
+            link = earlier.previous_response_id
+        return chain
 
-    def _with_state(self, model: Model) -> Model:
-        host = self._hosts.get(model.id)
-        if host is None or model.state == "failed":
-            return model
-        if host.loading and not host.loading.done():
-            model.state = "loading"
-        elif host.problem:
-            model.state, model.error = "failed", host.problem.document()
-        elif worker := host.worker:
-            model.state, model.capabilities = "loaded", worker.capabilities
-        return model
-
-    async def _worker(self, entry: Entry, host: Host) -> Worker:
-        """The model's worker, loaded if need be; those who ask while it loads wait for the same one."""
-        if host.loading is None or (host.loading.done() and host.worker is None):
-            start = Worker.start(entry.engine, entry.path, self._settings)
-            host.loading = asyncio.create_task(start)
-        try:
-            return await asyncio.shield(host.loading)
-        except EngineCrashed as crash:
-            raise ModelUnavailable(f"The model {entry.model.id!r} could not be loaded. {crash.detail}") from None
-
-    async def _check_length(self, worker: Worker, prompt: Prompt) -> None:
+    async def _check_length(self, worker: Worker, prompt: Prompt) -> int:
+        """The tokens of the prompt. Raises `ContextLengthExceeded`."""
         tokens = await worker.count(prompt)
         if tokens >= worker.context_length:
             detail = (
@@ -226,77 +379,130 @@ class Runner:
                 "of output. Shorten the input, or choose a model with a longer context."
             )
             raise ContextLengthExceeded(detail, errors=[("/input", detail)])
+        return tokens
 
-    async def _drive(self, run: Run, entry: Entry, host: Host, prompt: Prompt) -> None:
-        composer = Composer(run.id)
-        try:
-            await host.slots.take(lambda position: run.append([Queued(response_id=run.id, position=position)]))
+    def _begin(self, run: Run, host: Host, stack: ExitStack) -> Run:
+        self._runs[run.id] = run
+        run.task = asyncio.create_task(self._drive(run, host, stack.pop_all()))
+        return run
+
+    async def _drive(self, run: Run, host: Host, held: ExitStack) -> None:
+        with held:
             try:
-                run.append([InProgress(response_id=run.id)])
-                worker = host.worker or await self._load_with_progress(run, entry, host, prompt)
-                await self._generate(run, composer, worker, prompt)
+                with host.slots.place() as place:
+                    async for position in place.positions():
+                        await run.say(partial(run.queued, position))
+                    await run.say(lambda _: [InProgress(response_id=run.id)])
+                    worker = host.worker or await self._load_with_progress(run, host)
+                    await run.generate(worker)
+            except asyncio.CancelledError:
+                # By `Run.cancel`, which has said so; or the server closes, and on disk the run is for the next one.
+                run.log.break_off(ServiceRestarted("The server is stopping."))
+            except StorageUnavailable as problem:
+                run.stop()
+                run.log.break_off(problem)
+            except Problem as problem:
+                await self._fail(run, problem)
+            except Exception:
+                log.exception("A response could not be made.")
+                await self._fail(run, Problem("The service met an unexpected error; its log has it."))
             finally:
-                host.slots.give()
-        except asyncio.CancelledError:
-            run.append(composer.cancelled())
-        except Problem as problem:
-            run.append(composer.failed(problem))
-        except Exception:
-            log.exception("A response could not be made.")
-            run.append(composer.failed(Problem("The service met an unexpected error; its log has it.")))
-        finally:
-            host.runs.discard(run)
+                del self._runs[run.id]
+                self.journal.release(run.id)
 
-    async def _load_with_progress(self, run: Run, entry: Entry, host: Host, prompt: Prompt) -> Worker:
-        size = entry.model.size_bytes or 0
-        run.append([Progress(response_id=run.id, phase="loading", done=0, total=size)])
-        worker = await self._worker(entry, host)
-        run.append([Progress(response_id=run.id, phase="loading", done=size, total=size)])
-        await self._check_length(worker, prompt)
+    async def _fail(self, run: Run, problem: Problem) -> None:
+        try:
+            await run.fail(problem)
+        except StorageUnavailable as storage:
+            run.log.break_off(storage)
+
+    async def _load_with_progress(self, run: Run, host: Host) -> Worker:
+        total = host.entry.model.size_bytes or 0
+
+        def progress(done: int) -> list[Event]:
+            return [Progress(response_id=run.id, phase="loading", done=done, total=total)]
+
+        await run.say(lambda _: progress(0))
+        worker = await self.hosts.worker(host)
+        await run.say(lambda _: progress(total))
+        run.count_input(await self._check_length(worker, run.prompt))
         return worker
 
-    async def _generate(self, run: Run, composer: Composer, worker: Worker, prompt: Prompt) -> None:
-        run.generation = worker.generate(prompt)
-        async for output in run.generation:
-            if isinstance(output, Text):
-                run.append(composer.text(output.text))
-            elif isinstance(output, ReasoningText):
-                run.append(composer.reasoning(output.text))
-            elif isinstance(output, PromptProgress):
-                run.append([Progress(response_id=run.id, phase="prompt", done=output.done, total=output.total)])
-            elif isinstance(output, Finished):
-                run.append(_end(composer, prompt, output))
-            elif isinstance(output, Broken):
-                run.append(composer.failed(from_document(output.problem), output.usage))
+    # What an earlier or another server left
+
+    async def _tend(self) -> None:
+        rounds = int(TENDING / CANCELS)
+        count = 0
+        while True:
+            try:
+                if count % rounds == 0:
+                    for record, run_log in await self.journal.recover():
+                        await self._take_up(record, run_log)
+                    await self.journal.tend()
+                    await self.hosts.unload_idle()
+                for run_id in await self.journal.cancels():
+                    if run := self._runs.get(run_id):
+                        run.cancelled_by_route = True
+                        await run.cancel()
+            except StorageUnavailable as problem:
+                log.warning("%s", problem.detail)
+            count += 1
+            await asyncio.sleep(CANCELS)
+
+    async def _take_up(self, record: Record, run_log: Log) -> None:
+        """Make a task that waited when its server ended."""
+        request = msgspec.json.decode(record.request, type=Request)
+        run = Run(record.id, record.model, record.owner, Prompt(turns=[]), run_log)
+        try:
+            entry, run.prompt = await self._understand(request, [record.owner])
+            host = self.hosts.of(entry)
+            with ExitStack() as stack:
+                stack.enter_context(host.use())
+                self._begin(run, host, stack)
+        except StorageUnavailable:
+            raise
+        except Problem as problem:
+            await self._fail(run, problem)
+            self.journal.release(run.id)
 
 
-def prompt_of(request: Request) -> Prompt:
-    """What the engine is asked: messages as turns, the system's joined into one in front. Earlier reasoning is not
-    shown to the model again."""
-    messages = [item for item in request.input if isinstance(item, Message)]
-    system = "\n\n".join(message.text for message in messages if message.role == "system")
-    limit = request.max_output_tokens
-    turns = [Turn(message.role, message.text) for message in messages if message.role != "system"]
-    return Prompt(
-        turns=[Turn("system", system), *turns] if system else turns,
-        max_output_tokens=limit and min(limit, 2**31 - 1),
+def _response(request: Request, model: str) -> Response:
+    """The response as it is created: what B7.3 gives back of the request."""
+    options = request.options
+    return Response(
+        id=new_id("resp"),
+        created_at=int(time.time()),
+        model=model,
+        previous_response_id=request.previous_response_id,
+        instructions=request.instructions,
+        tools=request.tools,
+        tool_choice=request.tool_choice,
+        parallel_tool_calls=options.parallel_tool_calls is not False,
+        text_options=_text_options(request),
+        reasoning=request.reasoning or ReasoningEffort(),
         temperature=request.temperature,
-        options=request.extensions.lmsp_jupyter,
+        top_p=options.top_p,
+        presence_penalty=options.presence_penalty or 0,
+        frequency_penalty=options.frequency_penalty or 0,
+        max_output_tokens=request.max_output_tokens,
+        store=request.store,
+        background=request.background,
+        metadata=request.metadata,
+        safety_identifier=request.safety_identifier,
+        prompt_cache_key=request.prompt_cache_key,
     )
 
 
-def _size(prompt: Prompt) -> int:
-    """At least the tokens of the prompt without what a template adds once."""
-    return sum(len(turn.content.encode()) + TURN_TOKENS for turn in prompt.turns)
-
-
-def _end(composer: Composer, prompt: Prompt, finished: Finished) -> list[Event]:
-    usage = finished.usage
-    if finished.reason == "cancelled":
-        return composer.cancelled(usage)
-    if finished.reason == "stop":
-        return composer.completed(usage)
-    return composer.incomplete(_limit(prompt, usage), usage)
+def _text_options(request: Request) -> TextOptions:
+    chosen = request.response_format
+    if not isinstance(chosen, JSONSchemaFormat):
+        return TextOptions(format=TextFormat())
+    shape = chosen.json_schema
+    return TextOptions(
+        format=FlatJSONSchemaFormat(
+            name=shape.name, schema=shape.schema, description=shape.description, strict=shape.strict
+        )
+    )
 
 
 def _limit(prompt: Prompt, usage: Usage | None) -> IncompleteReason:

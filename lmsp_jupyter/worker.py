@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, NoReturn, TypeVar
 import msgspec
 
 from .engines import Broken, Cancel, Engine, Finished, Output, Prompt, Settings, load_module
+from .engines.calls import Calls
 from .errors import Document, EngineCrashed, EngineFailed, ModelUnavailable, Problem, from_document
 from .protocol import Capability
 
@@ -288,7 +289,8 @@ class _Child:
     def _generate(self, ask: Generate) -> None:
         try:
             with self._lock:  # the end may come before `submit` has returned
-                self._cancels[ask.id] = self._engine.submit(ask.prompt, partial(self._said, ask.id))
+                emit = Calls(ask.prompt, partial(self._said, ask.id))
+                self._cancels[ask.id] = self._engine.submit(ask.prompt, emit)
         except Exception as error:
             self._said(ask.id, Broken(_problem(error).document()))
 

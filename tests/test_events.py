@@ -1,4 +1,4 @@
-"""Events of a response (A3, B0.6, B4.1, B7.1): deltas to events, and events to the response."""
+"""Events of a response (A3, B0.6, B0.7, B4.1, B7.1, B7.2): deltas to events, and events to the response."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ import pytest
 from lmsp_jupyter import events, sse
 from lmsp_jupyter.errors import EngineCrashed
 from lmsp_jupyter.events import (
+    ArgumentsDelta,
     Composer,
     Created,
     Error,
@@ -16,13 +17,20 @@ from lmsp_jupyter.events import (
     InProgress,
     ItemAdded,
     ItemDone,
+    PartAdded,
+    PartDone,
     Progress,
     Queued,
     ReasoningDelta,
+    ReasoningDone,
+    SummaryPartAdded,
+    SummaryPartDone,
     TextDelta,
+    TextDone,
 )
 from lmsp_jupyter.log import Log
 from lmsp_jupyter.protocol import (
+    FunctionCall,
     IncompleteDetails,
     Message,
     OutputText,
@@ -48,7 +56,17 @@ ANSWERS = {
     "reasoning, then text": [("reasoning", "Hmm."), ("text", "Be"), ("text", "cause.")],
     "text, reasoning, text": [("text", "Wait."), ("reasoning", "Hmm."), ("text", "Because.")],
     "text that breaks lines": [("text", BREAKING), ("text", TEXT)],
+    "a call": [("call", "f"), ("arguments", '{"a":'), ("arguments", "1}"), ("called",)],
+    "a call without arguments": [("call", "f"), ("called",)],
+    "reasoning, text, two calls": [
+        ("reasoning", "Hmm."),
+        ("text", "Let me see."),
+        *[("call", "f"), ("arguments", "{}"), ("called",)],
+        *[("call", "g"), ("arguments", json.dumps({"a": BREAKING})), ("called",)],
+    ],
 }
+
+CUT_CALL = [("text", "Let me see."), ("call", "f"), ("arguments", '{"a":')]
 
 ENDINGS = {
     "completed": lambda composer: composer.completed(USAGE),
@@ -64,19 +82,24 @@ every_ending = pytest.mark.parametrize("ending", ENDINGS)
 def compose(answer, ending):
     """The events of an answer, from its first item to its final event."""
     composer = Composer(ID)
-    said = [event for kind, delta in answer for event in getattr(composer, kind)(delta)]
+    said = [event for kind, *delta in answer for event in getattr(composer, kind)(*delta)]
     return said + ENDINGS[ending](composer)
 
 
 def logged(answer, ending):
     """The log of a whole run."""
+    return log_of(
+        Created(response_id=ID, response=Response(id=ID, created_at=1, model="qwen3:4b")),
+        Queued(response_id=ID, position=1),
+        InProgress(response_id=ID),
+        Progress(response_id=ID, phase="prompt", done=3, total=3),
+        *compose(answer, ending),
+    )
+
+
+def log_of(*stream):
     log = Log()
-    log.append(Created(response_id=ID, response=Response(id=ID, created_at=1, model="qwen3:4b")))
-    log.append(Queued(response_id=ID, position=1))
-    log.append(InProgress(response_id=ID))
-    log.append(Progress(response_id=ID, phase="prompt", done=3, total=3))
-    for event in compose(answer, ending):
-        log.append(event)
+    asyncio.run(log.append(*stream))
     return log
 
 
@@ -112,6 +135,11 @@ def only(kind, stream):
     return [event for event in stream if isinstance(event, kind)]
 
 
+def words(item):
+    """What an item says."""
+    return item.arguments if isinstance(item, FunctionCall) else item.text
+
+
 # From deltas to events.
 
 
@@ -119,14 +147,7 @@ def only(kind, stream):
 def test_a3_2_a_text_is_added_told_in_deltas_and_done():
     stream = compose([("text", "Be"), ("text", "cause.")], "completed")
 
-    assert names(stream) == [
-        "output_item.added",
-        "output_text.delta",
-        "output_text.delta",
-        "output_item.done",
-        "completed",
-    ]
-    added, one, two, done, final = stream
+    added, one, two, done, final = (event for event in stream if event.name in MEMBERS)
     id = added.item.id
     assert added.item == Message(id=id, role="assistant", content=[], status="in_progress")
     assert [(each.item_id, each.delta) for each in (one, two)] == [(id, "Be"), (id, "cause.")]
@@ -139,20 +160,156 @@ def test_a3_2_a_text_is_added_told_in_deltas_and_done():
 def test_a2_3_reasoning_is_an_item_of_its_own_closed_before_the_text():
     stream = compose([("reasoning", "Hm"), ("reasoning", "m."), ("text", "So.")], "completed")
 
-    assert names(stream) == [
-        "output_item.added",
-        "reasoning_summary_text.delta",
-        "reasoning_summary_text.delta",
-        "output_item.done",
-        "output_item.added",
-        "output_text.delta",
-        "output_item.done",
-        "completed",
-    ]
     thought, answer = only(ItemDone, stream)
     assert thought.item == Reasoning(id=thought.item.id, summary=[SummaryText(text="Hmm.")], status="completed")
     assert answer.item.text == "So."
-    assert [event.output_index for event in stream[:-1]] == [0, 0, 0, 0, 1, 1, 1]
+    assert names(stream).index("output_item.done") < names(stream).index("output_text.delta")
+    assert [event.output_index for event in stream[:-1]] == [0] * 7 + [1] * 6
+
+
+@chapter6
+def test_a5_4_a_call_is_an_item_that_is_done_whole():
+    stream = compose([("call", "f"), ("arguments", '{"a":'), ("arguments", "1}"), ("called",)], "completed")
+
+    (added,), (done,) = only(ItemAdded, stream), only(ItemDone, stream)
+    id, call_id = done.item.id, done.item.call_id
+    assert added.item == FunctionCall(id=id, call_id=call_id, name="f", arguments="", status="in_progress")
+    assert done.item == FunctionCall(id=id, call_id=call_id, name="f", arguments='{"a":1}', status="completed")
+
+
+@chapter6
+def test_a2_3_a_response_whose_output_is_a_call_is_completed():
+    stream = compose([("call", "f"), ("called",)], "completed")
+
+    assert stream[-1].status == "completed"
+    assert len(only(ItemDone, stream)) == 1
+
+
+@ours
+def test_calls_have_call_ids_of_their_own():
+    first, second = only(ItemDone, compose([("call", "f"), ("called",)] * 2, "completed"))
+
+    assert first.item.call_id != second.item.call_id
+    assert (first.output_index, second.output_index) == (0, 1)
+
+
+@ours
+def test_a_call_that_begins_closes_what_is_open():
+    text, call = only(ItemDone, compose([("text", "Let me see."), ("call", "f"), ("called",)], "completed"))
+
+    assert (text.item.text, text.item.status) == ("Let me see.", "completed")
+    assert call.item.name == "f"
+
+
+@ours
+def test_the_open_call_is_known_with_what_it_has():
+    composer = Composer(ID)
+    composer.call("f")
+    composer.arguments('{"a":')
+    composer.arguments("1")
+
+    assert composer.open_call == ("f", '{"a":1')
+
+
+@ours
+@pytest.mark.parametrize(
+    ("answer", "order"),
+    [
+        (
+            [("text", "Be"), ("text", "cause.")],
+            [
+                "output_item.added",
+                "content_part.added",
+                "output_text.delta",
+                "output_text.delta",
+                "output_text.done",
+                "content_part.done",
+                "output_item.done",
+            ],
+        ),
+        (
+            [("reasoning", "Hm"), ("reasoning", "m.")],
+            [
+                "output_item.added",
+                "reasoning_summary_part.added",
+                "reasoning_summary_text.delta",
+                "reasoning_summary_text.delta",
+                "reasoning_summary_text.done",
+                "reasoning_summary_part.done",
+                "output_item.done",
+            ],
+        ),
+        (
+            [("call", "f"), ("arguments", '{"a":'), ("arguments", "1}"), ("called",)],
+            [
+                "output_item.added",
+                "function_call_arguments.delta",
+                "function_call_arguments.delta",
+                "function_call_arguments.done",
+                "output_item.done",
+            ],
+        ),
+        (
+            [],
+            [
+                "output_item.added",
+                "content_part.added",
+                "output_text.done",
+                "content_part.done",
+                "output_item.done",
+            ],
+        ),
+    ],
+    ids=["a text", "reasoning", "a call", "nothing"],
+)
+def test_b7_2_the_events_of_an_item_in_order(answer, order):
+    assert names(compose(answer, "completed")) == [*order, "completed"]
+
+
+@ours
+def test_b7_2_a_part_is_added_empty_and_done_whole():
+    stream = compose([("reasoning", "Hm."), ("text", "Be"), ("text", "cause.")], "completed")
+    thought, answer = only(ItemDone, stream)
+
+    assert [(each.item_id, each.part) for each in only(SummaryPartAdded | SummaryPartDone, stream)] == [
+        (thought.item.id, SummaryText(text="")),
+        (thought.item.id, SummaryText(text="Hm.")),
+    ]
+    assert [(each.item_id, each.part) for each in only(PartAdded | PartDone, stream)] == [
+        (answer.item.id, OutputText(text="")),
+        (answer.item.id, OutputText(text="Because.")),
+    ]
+    assert [(each.item_id, each.text) for each in only(ReasoningDone | TextDone, stream)] == [
+        (thought.item.id, "Hm."),
+        (answer.item.id, "Because."),
+    ]
+
+
+@ours
+@pytest.mark.parametrize("ending", ["incomplete", "failed", "cancelled"])
+@pytest.mark.parametrize(
+    ("kind", "done"),
+    [
+        ("text", ["output_text.done", "content_part.done"]),
+        ("reasoning", ["reasoning_summary_text.done", "reasoning_summary_part.done"]),
+    ],
+)
+def test_b7_2_an_item_that_broke_off_has_all_its_events_too(kind, done, ending):
+    assert names(compose([(kind, "Half an ans")], ending))[-4:] == [*done, "output_item.done", ending]
+
+
+@ours
+@pytest.mark.parametrize("ending", ["incomplete", "failed", "cancelled"])
+def test_b0_7_a_call_that_is_cut_is_never_done(ending):
+    stream = compose(CUT_CALL, ending)
+
+    assert names(stream)[-4:] == [
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        ending,
+    ]
+    assert [type(done.item) for done in only(ItemDone, stream)] == [Message]
 
 
 @ours
@@ -168,9 +325,9 @@ def test_b0_1_items_have_ids_of_their_kind():
 def test_an_answer_without_text_still_has_its_message():
     stream = compose([], "completed")
 
-    assert names(stream) == ["output_item.added", "output_item.done", "completed"]
-    assert stream[1].item.status == "completed"
-    assert stream[1].item.text == ""
+    (done,) = only(ItemDone, stream)
+    assert (done.item.text, done.item.status) == ("", "completed")
+    assert stream[-1].status == "completed"
 
 
 @chapter6
@@ -224,10 +381,10 @@ def test_b0_6_only_the_open_item_breaks_off(ending):
 def test_b0_6_the_deltas_of_an_item_joined_are_its_text(answer):
     stream = compose(answer, "completed")
 
+    deltas = only(TextDelta | ReasoningDelta | ArgumentsDelta, stream)
     for done in only(ItemDone, stream):
-        deltas = only(TextDelta | ReasoningDelta, stream)
         own = [event.delta for event in deltas if event.item_id == done.item.id]
-        assert "".join(own) == done.item.text
+        assert "".join(own) == words(done.item)
 
 
 @ours
@@ -266,9 +423,7 @@ def test_b0_5_usage_is_null_until_known(ending):
     composer = Composer(ID)
     stop = {"failed": lambda: composer.failed(EngineCrashed()), "cancelled": composer.cancelled}
 
-    log = Log()
-    log.append(Created(response_id=ID))
-    log.append(stop[ending]()[-1])
+    log = log_of(Created(response_id=ID), *stop[ending]())
 
     assert data(log)[-1]["usage"] is None
     assert data(log)[-1]["response"]["usage"] is None
@@ -365,6 +520,15 @@ def test_b7_1_the_first_events_and_the_final_one_also_have_the_response(ending):
 
 
 @ours
+@every_ending
+def test_b7_3_a_response_that_has_ended_says_when(ending):
+    told = [each["response"]["completed_at"] for each in data(logged(ANSWERS["text"], ending)) if "response" in each]
+
+    assert told[:-1] == [None, None]
+    assert isinstance(told[-1], int)
+
+
+@ours
 def test_b7_1_deltas_items_and_parts_have_the_members_of_neighbouring_clients():
     told = data(logged(ANSWERS["reasoning, then text"], "completed"))
 
@@ -399,7 +563,7 @@ def test_b4_1_text_survives_the_way_through_frames_cut_at_every_byte(answer, end
 
     assert [(int(each.id), each.event, each.data) for each in received] == entries(log)
     response = fold(events.decode(each.event, each.id, each.data) for each in received)
-    said = "".join(delta for kind, delta in answer if kind == "text")
+    said = "".join(text for kind, *delta in answer for text in delta if kind == "text")
     assert response.text.encode() == said.encode()
 
 
@@ -464,6 +628,25 @@ def test_b0_6_output_is_the_items_that_were_done_in_order(answer, ending):
     stream = decoded(logged(answer, ending))
 
     assert stream[-1].response.output == [event.item for event in only(ItemDone, stream)]
+
+
+@ours
+@pytest.mark.parametrize("ending", ["incomplete", "failed", "cancelled"])
+def test_b0_7_a_call_that_is_cut_is_dropped_at_the_end(ending):
+    stream = decoded(logged(CUT_CALL, ending))
+
+    assert [type(item) for item in fold(stream[:-1]).output] == [Message, FunctionCall]
+    assert fold(stream[:-1]).output[1].arguments == '{"a":'
+    assert [type(item) for item in fold(stream).output] == [Message]
+    assert fold(stream) == stream[-1].response
+
+
+@chapter6
+def test_a5_4_a_call_that_arrives_whole_is_enough():
+    call = FunctionCall(call_id="call_1", name="f", arguments="{}")
+    whole = ItemDone(response_id=ID, output_index=0, item=call)
+
+    assert fold([Created(response_id=ID), whole, *Composer(ID).completed(None)[-1:]]).output == [call]
 
 
 @ours
@@ -564,3 +747,48 @@ def test_a3_2_deltas_belong_to_the_item_that_they_name():
     first = Message(id="m1", role="assistant", content=[OutputText(text="ab")])
     stream.append(ItemDone(response_id=ID, output_index=0, item=first))
     assert [item.text for item in fold(stream).output] == ["ab", "xy"]
+
+
+# Going on where a log ended.
+
+
+@ours
+@pytest.mark.parametrize("answer", [*ANSWERS.values(), CUT_CALL], ids=[*ANSWERS, "a cut call"])
+def test_b3_6_a_log_that_broke_off_anywhere_is_ended_as_any_other(answer):
+    whole = decoded(logged(answer, "incomplete"))[:-1]
+    for count in range(1, len(whole)):
+        before = whole[:count]
+        composer = Composer(ID)
+        composer.resume(fold(before))
+        stream = [*before, *composer.failed(EngineCrashed())]
+
+        calls = [event.item.id for event in only(ItemAdded, stream) if isinstance(event.item, FunctionCall)]
+        added = [event.item.id for event in only(ItemAdded, stream)]
+        done = [event.item.id for event in only(ItemDone, stream)]
+        assert [id for id in added if id in done or id not in calls] == done
+        assert [event.output_index for event in only(ItemDone, stream)] == list(range(len(done)))
+        assert fold(stream).output == [event.item for event in only(ItemDone, stream)]
+        assert [event.final for event in stream] == [False] * (len(stream) - 1) + [True]
+
+
+@ours
+@pytest.mark.parametrize(("kind", "delta"), [("text", TextDelta), ("reasoning", ReasoningDelta)])
+def test_a_composer_goes_on_inside_the_open_item(kind, delta):
+    before = [Created(response_id=ID), *getattr(Composer(ID), kind)("Be")]
+    composer = Composer(ID)
+    composer.resume(fold(before))
+
+    (more,) = getattr(composer, kind)("cause.")
+    ending = composer.completed(None)
+
+    assert isinstance(more, delta)
+    assert more.item_id == only(ItemAdded, before)[0].item.id
+    assert words(only(ItemDone, ending)[0].item) == "Because."
+
+
+@ours
+def test_a_composer_goes_on_after_items_that_are_done():
+    composer = Composer(ID)
+    composer.resume(fold(decoded(logged([("text", "One."), ("call", "f"), ("called",)], "completed"))))
+
+    assert only(ItemAdded, composer.text("Two."))[0].output_index == 2

@@ -11,7 +11,8 @@ import pytest
 from streams import body, stream
 from waiting import until
 
-from lmsp_jupyter import Client, handlers
+from lmsp_jupyter import Client
+from lmsp_jupyter.handlers import responses
 from lmsp_jupyter.strict_json import MAX_BODY_BYTES
 
 pytestmark = pytest.mark.usefixtures("script")
@@ -26,9 +27,9 @@ async def test_b1_1_the_service_describes_itself(client):
 
     service = answer.json()
     assert (service["object"], service["lmsp_versions"]) == ("service", ["1.0"])
-    assert service["capabilities"] == []
+    assert service["capabilities"] == ["conversations", "tasks"]
     assert service["default_model"] == "hello"
-    assert service["limits"] == {"queue": 2, "body": MAX_BODY_BYTES, "event_retention": 0, "task_retention": 0}
+    assert service["limits"] == {"queue": 2, "body": MAX_BODY_BYTES, "event_retention": 3600, "task_retention": 30 * 86400}
     engines = {engine["name"]: engine for engine in service["engines"]}
     assert engines["scripted"] == {"name": "scripted", "available": True, "reason": None, "fix": None}
     assert "llama_cpp" in engines
@@ -145,8 +146,11 @@ async def test_a3_a_stream_tells_the_same_as_the_answer(client):
         "response.created",
         "response.in_progress",
         "response.output_item.added",
+        "response.content_part.added",
         "response.output_text.delta",
         "response.output_text.delta",
+        "response.output_text.done",
+        "response.content_part.done",
         "response.output_item.done",
         "response.completed",
     ]
@@ -155,9 +159,9 @@ async def test_a3_a_stream_tells_the_same_as_the_answer(client):
     assert all(each["response_id"] == response_id for each in data)
     assert data[0]["status"] == "in_progress"
     assert data[2]["item"]["content"] == []
-    item = data[5]["item"]
-    assert {each["item_id"] for each in data[3:5]} == {item["id"]} == {data[2]["item"]["id"]}
-    assert "".join(each["delta"] for each in data[3:5]) == item["content"][0]["text"] == "Hello 👩‍👧 wörld"
+    item = data[8]["item"]
+    assert {each["item_id"] for each in data[3:8]} == {item["id"]} == {data[2]["item"]["id"]}
+    assert "".join(each["delta"] for each in data[4:6]) == item["content"][0]["text"] == "Hello 👩‍👧 wörld"
     assert data[-1]["status"] == "completed"
     assert data[-1]["usage"]["output_tokens"] == 2
     assert data[-1]["response"]["output"] == [item]
@@ -183,7 +187,7 @@ async def test_b4_1_the_frames_are_plain_ascii_lines(client):
 
 @pytest.mark.ours
 async def test_b4_1_silence_is_filled_with_comments(client, script, monkeypatch):
-    monkeypatch.setattr("lmsp_jupyter.handlers.HEARTBEAT", 0.05)
+    monkeypatch.setattr("lmsp_jupyter.handlers.responses.HEARTBEAT", 0.05)
     script("slow", ["sleep", 0.5], ["text", "a"])
 
     async with client.stream("POST", "/responses", json=body("slow", stream=True)) as answer:
@@ -277,7 +281,7 @@ async def test_b0_8_a_client_that_leaves_stops_the_work(app, client, script, str
     post = client.post("/responses", json=body("long")) if not streamed else stream(client, body("long"))
     posted = asyncio.ensure_future(post)
     await until(lambda: app.runner.active)
-    (run,) = app.runner._hosts["long"].runs
+    (run,) = app.runner.runs("long")
     await until(lambda: len(run.log.response.text) >= 5)
     seen = len(run.log.response.text)
 
@@ -292,8 +296,8 @@ async def test_b0_8_a_client_that_leaves_stops_the_work(app, client, script, str
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_b0_8_a_client_that_leaves_while_its_request_is_read_starts_nothing(app, client, monkeypatch, streamed):
     reading, left = threading.Event(), threading.Event()
-    parse = handlers.parse_request
-    heard, close = asyncio.Event(), handlers.ResponsesHandler.on_connection_close
+    parse = responses.parse_request
+    heard, close = asyncio.Event(), responses.ResponsesHandler.on_connection_close
 
     def hear(handler):
         close(handler)
@@ -304,10 +308,10 @@ async def test_b0_8_a_client_that_leaves_while_its_request_is_read_starts_nothin
         assert left.wait(20)
         return parse(*arguments)
 
-    monkeypatch.setattr(handlers, "parse_request", slowly)
-    monkeypatch.setattr(handlers.ResponsesHandler, "on_connection_close", hear)
+    monkeypatch.setattr(responses, "parse_request", slowly)
+    monkeypatch.setattr(responses.ResponsesHandler, "on_connection_close", hear)
     start, started = app.runner.start, []
-    monkeypatch.setattr(app.runner, "start", lambda request: started.append(request) or start(request))
+    monkeypatch.setattr(app.runner, "start", lambda request, *more, **options: started.append(request) or start(request, *more, **options))
     posted = asyncio.ensure_future(client.post("/responses", json=body(stream=streamed)))
     await until(reading.is_set)
     posted.cancel()
@@ -380,11 +384,10 @@ async def test_a_crash_fails_the_stream_and_the_next_request_succeeds(client, sc
 async def test_a_crash_spares_those_who_wait(app, client, script):
     script("dies", ["text", "a"], ["sleep", 600])
     posted = [asyncio.ensure_future(stream(client, body("dies"))) for _ in range(3)]
-    host = app.runner._hosts
-    await until(lambda: app.runner.active == 3 and sum(bool(run.log.response.text) for run in host["dies"].runs) == 2)
+    await until(lambda: app.runner.active == 3 and sum(bool(run.log.response.text) for run in app.runner.runs("dies")) == 2)
     script("dies", ["text", "alive"])
 
-    os.kill(host["dies"].worker.pid, signal.SIGKILL)
+    os.kill(app.runner.hosts.get("dies").worker.pid, signal.SIGKILL)
 
     ends = sorted(events[-1][1] for events in await asyncio.gather(*posted))
     assert ends == ["response.completed", "response.failed", "response.failed"]
@@ -462,7 +465,7 @@ async def test_b2_3_only_json_is_read(client):
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("path", ["/nowhere", "/responses/", "/../", "/models//"])
+@pytest.mark.parametrize("path", ["/nowhere", "/responses/a/b", "/../", "/models//"])
 async def test_b2_3_nothing_there(client, path):
     answer = await client.get(path)
 
@@ -527,7 +530,7 @@ async def test_b5_4_bad_credentials(client):
 
 @pytest.mark.ours
 async def test_b5_1_an_lmsp_token_opens_lmsp_and_nothing_else(app, client, jp_serverapp, jp_base_url):
-    client.headers["Authorization"] = f"Bearer {app.tokens.mint()}"
+    client.headers["Authorization"] = f"Bearer {app.tokens.mint_for_kernel()}"
 
     assert (await client.post("/responses", json=body())).status_code == 200
     assert "Set-Cookie" not in (await client.get("")).headers
@@ -576,7 +579,7 @@ async def test_b5_7_kernels_are_told_where_and_how(app, client, jp_serverapp, mo
     await app._start_jupyter_server_extension(jp_serverapp)
 
     assert os.environ["LMSP_BASE_URL"].endswith("/lmsp/v1")
-    assert app.tokens.knows(os.environ["LMSP_TOKEN"])
+    assert app.tokens.find(os.environ["LMSP_TOKEN"]) is not None
 
 
 @pytest.mark.ours
@@ -607,12 +610,12 @@ async def test_a2_4_a_server_that_stops_says_so(app, client, script):
     running = asyncio.ensure_future(client.post("/responses", json=body("long")))
     loading = asyncio.ensure_future(client.post("/responses", json=body("loads")))
     await until(lambda: app.runner.active == 2)
-    (run,) = app.runner._hosts["long"].runs
-    await until(lambda: run.log.response.text and app.runner._hosts["loads"].loading)
+    (run,) = app.runner.runs("long")
+    await until(lambda: run.log.response.text and app.runner.hosts.get("loads"))
 
     await app.runner.close()
 
-    assert (await running).json()["status"] == "cancelled"
+    assert ((await running).status_code, (await running).json()["code"]) == (503, "service_restarted")
     assert ((await loading).status_code, (await loading).json()["code"]) == (503, "model_unavailable")
 
 

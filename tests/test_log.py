@@ -1,11 +1,12 @@
-"""The event log of a response (A4.1, B3.5, B3.8): numbered once, read by anyone from anywhere."""
+"""The event log of a response (A4.1, B3.5, B3.6, B3.8, B3.9): numbered once, on disk before anyone is told, read by
+anyone from anywhere."""
 
 import asyncio
 import json
 
 import pytest
 
-from lmsp_jupyter.errors import EngineCrashed
+from lmsp_jupyter.errors import EngineCrashed, StorageUnavailable
 from lmsp_jupyter.events import Composer, Created, Failed, Fold, InProgress, decode
 from lmsp_jupyter.log import Log
 from lmsp_jupyter.protocol import Response, new_id
@@ -25,16 +26,19 @@ def run_of(texts=("Be", "cause", ".")):
     return stream + composer.completed(None)
 
 
-def filled(stream):
-    log = Log()
-    for event in stream:
-        log.append(event)
-    return log
-
-
 def run(scenario):
     """Run a coroutine that a lost wake-up would leave waiting for ever."""
     return asyncio.run(asyncio.wait_for(scenario, timeout=20))
+
+
+def filled(stream):
+    log = Log()
+    append(log, *stream)
+    return log
+
+
+def append(log, *batch):
+    run(log.append(*batch))
 
 
 async def collect(log, after=0):
@@ -81,11 +85,11 @@ def test_b3_8_an_event_that_cannot_be_encoded_takes_no_number():
     log = filled(run_of()[:2])
 
     with pytest.raises(TypeError):
-        log.append(Failed(response_id=ID, error={"cause": object()}))
+        append(log, *Composer(ID).text("never"), Failed(response_id=ID, error={"cause": object()}))
     assert not log.ended
-    assert log.response.status == "in_progress"
+    assert (log.last, log.response.status, log.response.output) == (2, "in_progress", [])
 
-    log.append(Composer(ID).cancelled()[-1])
+    append(log, *Composer(ID).cancelled())
     assert [entry.id for entry in read(log)] == [1, 2, 3]
 
 
@@ -106,7 +110,7 @@ def test_the_response_of_a_log_is_the_fold_of_its_entries():
     stream = run_of()
     log, fold = Log(), Fold()
     for event in stream:
-        log.append(event)
+        append(log, event)
         entry = run(anext_of(log, event.sequence_number - 1))[0]
         fold.apply(decode(entry.event, str(entry.id), entry.data))
         assert log.response == fold.response
@@ -127,7 +131,7 @@ def test_a3_3_after_a_final_event_nothing_is_taken(ending):
     assert log.ended
 
     for late in (*composer.text("late"), *composer.cancelled(), *composer.completed(None)):
-        log.append(late)
+        append(log, late)
 
     assert read(log) == before
     assert log.response == response
@@ -153,7 +157,7 @@ def test_b3_5_followers_that_join_at_any_time_read_the_same():
         for event in stream:
             followers.append(asyncio.create_task(collect(log)))
             await settle()
-            log.append(event)
+            await log.append(event)
         followers.append(asyncio.create_task(collect(log)))
         return await asyncio.gather(*followers)
 
@@ -172,7 +176,7 @@ def test_b3_5_followers_at_different_positions_read_what_is_left_to_each():
         followers = [asyncio.create_task(collect(log, after)) for after in range(len(stream) + 1)]
         for event in stream:
             await settle()
-            log.append(event)
+            await log.append(event)
         return await asyncio.gather(*followers)
 
     whole, *others = run(scenario())
@@ -185,11 +189,12 @@ def test_b3_5_a_slow_follower_gets_what_it_missed_in_one_batch():
     stream = run_of()
 
     async def scenario():
-        log = filled(stream[:1])
+        log = Log()
+        await log.append(stream[0])
         follow = log.follow()
         first = await anext(follow)
         for event in stream[1:]:
-            log.append(event)
+            await log.append(event)
             await settle()
         return log, first, [batch async for batch in follow]
 
@@ -203,11 +208,12 @@ def test_a_waiting_follower_wakes_at_an_append():
     created, in_progress, *_ = run_of()
 
     async def scenario():
-        log = filled([created])
+        log = Log()
+        await log.append(created)
         waiting = asyncio.create_task(anext_of(log, after=1))
         await settle()
         assert not waiting.done()
-        log.append(in_progress)
+        await log.append(in_progress)
         await settle()
         assert waiting.done()
         return await waiting
@@ -223,7 +229,7 @@ def test_every_waiting_follower_wakes():
         log = Log()
         waiting = [asyncio.create_task(anext_of(log)) for _ in range(5)]
         await settle()
-        log.append(created)
+        await log.append(created)
         return await asyncio.gather(*waiting)
 
     assert [[entry.id for entry in batch] for batch in run(scenario())] == [[1]] * 5
@@ -236,12 +242,12 @@ def test_a_follower_that_leaves_takes_nothing_from_the_others():
     async def scenario():
         log = Log()
         leaver, stayer = (asyncio.create_task(collect(log)) for _ in range(2))
-        log.append(stream[0])
+        await log.append(stream[0])
         await settle()
         leaver.cancel()
         for event in stream[1:]:
             await settle()
-            log.append(event)
+            await log.append(event)
         return await stayer, leaver.cancelled()
 
     entries, left = run(scenario())
@@ -255,11 +261,12 @@ def test_b4_1_silence_for_as_long_as_patience_is_an_empty_batch():
     stream = run_of()
 
     async def scenario():
-        log = filled(stream[:1])
+        log = Log()
+        await log.append(stream[0])
         follow = log.follow(patience=0)
         batches = [await anext(follow) for _ in range(3)]
         for event in stream[1:]:
-            log.append(event)
+            await log.append(event)
         return batches + [batch async for batch in follow]
 
     first, *silence, rest = run(scenario())
@@ -284,3 +291,166 @@ def test_a_log_may_be_made_before_any_event_loop_runs_and_read_in_several():
     log = filled(run_of())
 
     assert read(log) == read(log)
+
+
+# A log that is on disk.
+
+
+class Disk:
+    """Where a log is committed: its rows, a gate that they wait at, and why they are refused."""
+
+    def __init__(self):
+        self.rows = []
+        self.responses = []
+        self.failure = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def commit(self, entries, response):
+        await self.gate.wait()
+        if self.failure:
+            raise self.failure
+        self.rows += entries
+        self.responses.append(response)
+
+
+@ours
+def test_b3_6_events_are_on_disk_before_anyone_is_told():
+    created, in_progress, *_ = run_of()
+
+    async def scenario():
+        disk = Disk()
+        log = Log(disk.commit)
+        await log.append(created)
+        disk.gate.clear()
+        writing = asyncio.create_task(log.append(in_progress))
+        reading = asyncio.create_task(anext_of(log, after=1))
+        await settle()
+        assert not reading.done()
+        assert log.last == 1
+        disk.gate.set()
+        await writing
+        return disk.rows, await reading
+
+    rows, batch = run(scenario())
+
+    assert rows[1:] == batch
+    assert [entry.event for entry in rows] == ["response.created", "response.in_progress"]
+
+
+@ours
+def test_b3_6_a_batch_is_committed_and_sent_as_one_with_the_response_that_it_makes():
+    stream = run_of()
+
+    async def scenario():
+        disk = Disk()
+        log = Log(disk.commit)
+        await log.append(*stream[:3])
+        await log.append(*stream[3:])
+        return log, disk
+
+    log, disk = run(scenario())
+
+    assert disk.rows == read(log)
+    assert [response.status for response in disk.responses] == ["in_progress", "completed"]
+    assert disk.responses[-1] == log.response
+    assert disk.responses[-1].completed_at is not None
+
+
+@ours
+@pytest.mark.parametrize("count", [0, 2, len(run_of()) - 1])
+def test_b3_9_what_cannot_be_committed_is_not_told_and_takes_no_number(count):
+    stream = run_of()
+
+    async def scenario():
+        disk = Disk()
+        log = Log(disk.commit)
+        await log.append(*stream[:count])
+        disk.failure = StorageUnavailable()
+        with pytest.raises(StorageUnavailable):
+            await log.append(*stream[count:])
+        return log, disk
+
+    log, disk = run(scenario())
+
+    assert log.last == len(disk.rows) == count
+    assert not log.ended
+
+
+@ours
+def test_b3_9_a_log_that_breaks_off_lets_its_followers_go_without_a_final_event():
+    async def scenario():
+        log = Log()
+        followers = [asyncio.create_task(collect(log)) for _ in range(3)]
+        await log.append(*run_of()[:2])
+        await settle()
+        log.break_off(StorageUnavailable())
+        return log, await asyncio.gather(*followers, collect(log))
+
+    log, received = run(scenario())
+
+    assert isinstance(log.broken, StorageUnavailable)
+    assert not log.ended
+    assert [[entry.id for entry in each] for each in received] == [[1, 2]] * 4
+
+
+@ours
+def test_b3_9_a_log_that_broke_off_takes_nothing_any_more():
+    async def scenario():
+        disk = Disk()
+        log = Log(disk.commit)
+        await log.append(run_of()[0])
+        log.break_off(StorageUnavailable())
+        await log.append(*Composer(ID).cancelled())
+        return log, disk
+
+    log, disk = run(scenario())
+
+    assert log.last == len(disk.rows) == 1
+    assert log.response.status == "in_progress"
+
+
+@ours
+def test_a_log_that_has_ended_does_not_break_off():
+    log = filled(run_of())
+
+    log.break_off(StorageUnavailable())
+
+    assert log.broken is None
+
+
+@ours
+def test_an_empty_batch_changes_nothing():
+    log = filled(run_of()[:2])
+
+    append(log)
+
+    assert (log.last, log.ended) == (2, False)
+
+
+# A log that was on disk.
+
+
+@ours
+@pytest.mark.parametrize("count", range(1, len(run_of())))
+def test_b3_6_a_log_from_disk_goes_on_with_the_next_number(count):
+    entries = run(anext_of(filled(run_of()[:count])))
+    log = Log()
+    log.restore(entries)
+    assert (log.last, log.response.id, log.response.status) == (count, ID, "in_progress")
+
+    append(log, *Composer(ID).cancelled()[-1:])
+
+    assert read(log)[:-1] == entries
+    assert [entry.id for entry in read(log)] == list(range(1, count + 2))
+    assert log.response.status == "cancelled"
+
+
+@ours
+def test_a_log_from_disk_has_the_response_of_its_entries():
+    whole = filled(run_of())
+    log = Log()
+
+    log.restore(read(whole))
+
+    assert log.response == whole.response

@@ -12,53 +12,93 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
 from ..errors import Document, ModelUnavailable
-from ..protocol import Capability, Options, Role, Usage
+from ..protocol import Capability, Options, Tool, ToolChoice, Usage
 
 GROUP = "lmsp_jupyter.engines"
 
 
-class Turn(msgspec.Struct):
-    """One message of a prompt, as chat templates take it."""
+class Call(msgspec.Struct):
+    """A call that the model made earlier; `arguments` is JSON as text."""
 
-    role: Role
+    name: str
+    arguments: str
+
+
+class Turn(msgspec.Struct):
+    """One message of a prompt, as chat templates take it. A `tool` turn is what a call came to, and names its tool."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: list[Call] = []
+    name: str | None = None
 
 
 class Prompt(msgspec.Struct, kw_only=True):
     """What is asked of an engine. None means the model's own default, for `max_output_tokens` the rest of the
-    context window."""
+    context window.
+
+    `tools` are shown to the model. `tool_choice` is one of `auto`, `none`, `required` or `NamedTool`; with
+    `parallel` it may make several calls. `schema` is the JSON Schema of the answer's text. With `continue_last` the
+    last turn is the assistant's and is gone on with (B6.3).
+    """
 
     turns: list[Turn]
     max_output_tokens: int | None = None
     temperature: float | None = None
     options: Options = msgspec.field(default_factory=Options)
+    tools: list[Tool] = []
+    tool_choice: ToolChoice = "auto"
+    parallel: bool = True
+    schema: dict[str, Any] | None = None
+    continue_last: bool = False
 
 
-# What an engine says about a prompt, in order: any number of the first three, then one of the last two.
+# What is said about a prompt, in order: any number of the first six, then one of the last two.
 
 
 class PromptProgress(msgspec.Struct, tag="progress"):
-    """Tokens of the prompt that are processed. `done` includes those that a cache held."""
+    """Tokens of the prompt that are processed. `done` includes the `cached` ones."""
 
     done: int
     total: int
+    cached: int = 0
 
 
 class Text(msgspec.Struct, tag="text"):
-    """Text of the answer; never part of a code point."""
+    """Text of the answer; never part of a code point. `tokens` are those generated so far, 0 where unknown."""
 
     text: str
+    tokens: int = 0
 
 
 class ReasoningText(msgspec.Struct, tag="reasoning"):
     """Text of the model's reasoning."""
 
     text: str
+    tokens: int = 0
+
+
+class CallStarted(msgspec.Struct, tag="call"):
+    """The model began to call a tool; its arguments follow. An engine says only text: calls are found in it."""
+
+    name: str
+    tokens: int = 0
+
+
+class CallArguments(msgspec.Struct, tag="arguments"):
+    """A piece of the open call's arguments, JSON as text."""
+
+    text: str
+    tokens: int = 0
+
+
+class CallEnded(msgspec.Struct, tag="called"):
+    """The open call is whole. A call that is cut never has this."""
 
 
 class Finished(msgspec.Struct, tag="finished"):
@@ -75,7 +115,7 @@ class Broken(msgspec.Struct, tag="broken"):
     usage: Usage | None = None
 
 
-Output = PromptProgress | Text | ReasoningText | Finished | Broken
+Output = PromptProgress | Text | ReasoningText | CallStarted | CallArguments | CallEnded | Finished | Broken
 Emit = Callable[[Output], None]
 Cancel = Callable[[], None]
 

@@ -2,7 +2,8 @@
 
 A prompt waits in a queue of ours, never inside llama.cpp, where nothing could cancel it: as many threads as
 there are slots each carry one prompt through llama.cpp in process. Its Unix socket, in a folder that is ours
-alone, serves what has no call in process: counting tokens.
+alone, serves what has no call in process: counting tokens, and what the template makes of a prompt. Of tools it
+only hears through the template; what the model may write is the grammar's of `calls`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Condition, Event, Thread
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import ContextLengthExceeded, EngineFailed, ModelUnavailable, Problem
-from ..protocol import Capability, InputTokensDetails, Usage
+from ..protocol import Capability, InputTokensDetails, OutputTokensDetails, Usage
+from ..schemas import LAYOUT
 from . import (
     Broken,
+    Call,
     Cancel,
     Emit,
     Facts,
@@ -39,10 +42,13 @@ from . import (
     ReasoningText,
     Settings,
     Text,
+    Turn,
     Unavailable,
+    calls,
     gguf,
 )
 from .stops import Stops
+from .thoughts import THINK, Thinking, Thoughts, thinking_after
 
 SUFFIX = ".gguf"
 
@@ -62,6 +68,8 @@ _GPU_BATCH = 512
 
 _RANDOM_SEED = 2**32 - 1
 _REASONING_MARKS = ("enable_thinking", "<think>", "reasoning_effort")
+# An option that the llguidance inside llama.cpp does not know yet, and would refuse the grammar for.
+_LAYOUT = {name: value for name, value in LAYOUT.items() if name != "json_allowed_escapes"}
 _SAMPLING = ("top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
 
 # Unix socket paths end at 104 bytes on macOS and 108 on Linux.
@@ -127,14 +135,17 @@ def load(path: Path, settings: Settings) -> LlamaCpp:
     key = secrets.token_hex(32)
     params.hostnames = [str(address)]
     params.api_keys = [key]
+    endpoint = _Endpoint(address, key)
     try:
         server = _start(lambda: xllamacpp.Server(params), path, folder)
+        template = _Template.ask(endpoint, header.chat_template or "")
     except BaseException:
         shutil.rmtree(folder)
         raise
     return LlamaCpp(
         server,
-        _Endpoint(address, key),
+        endpoint,
+        template,
         context_length=context_length,
         capabilities=_capabilities(header),
         parallel=settings.parallel,
@@ -148,6 +159,7 @@ class LlamaCpp:
         self,
         server: Any,
         endpoint: _Endpoint,
+        template: _Template,
         *,
         context_length: int,
         capabilities: list[Capability],
@@ -157,6 +169,7 @@ class LlamaCpp:
         self.capabilities = capabilities
         self._server = server
         self._endpoint = endpoint
+        self._template = template
         self._state = Condition()
         self._waiting: deque[_Job] = deque()
         self._running: set[_Job] = set()
@@ -170,11 +183,12 @@ class LlamaCpp:
 
     def count(self, prompt: Prompt) -> int:
         """The tokens of the prompt, template included: what `usage` will call its input."""
-        return int(self._endpoint.post("/v1/chat/completions/input_tokens", _body(prompt))["input_tokens"])
+        body = self._template.body(prompt)
+        return int(self._endpoint.post("/v1/chat/completions/input_tokens", body)["input_tokens"])
 
     def submit(self, prompt: Prompt, emit: Emit) -> Cancel:
         """Queue the prompt; after `close` it is cancelled at once."""
-        job = _Job(_body(prompt), prompt.options.stop or [], emit)
+        job = _Job(prompt, emit)
         with self._state:
             closed = self._closed
             if not closed:
@@ -214,13 +228,38 @@ class LlamaCpp:
         while (job := self._take()) is not None:
             answer = _Answer(job, self.context_length, partial(self._prompt_done, job))
             try:
-                self._server.handle_chat_completions(job.body, answer.take)
+                self._generate(job.prompt, answer)
+            except Problem as problem:
+                answer.problem = problem
             except Exception as error:  # what llama.cpp refuses, it raises as one of many kinds
                 answer.problem = EngineFailed(f"llama.cpp refused the prompt: {error}")
             self._prompt_done(job)
             with self._state:
                 self._running.discard(job)
             answer.end()
+
+    def _generate(self, prompt: Prompt, answer: _Answer) -> None:
+        """Have llama.cpp answer. Under a grammar it sees the prompt as text, since its reader of chats would take the
+        marks out of the answer, and does not let the special tokens among them through."""
+        body = self._template.body(prompt)
+        if not calls.is_constrained(prompt):
+            self._server.handle_chat_completions(body, answer.take)
+            return
+        rendered = self._endpoint.post("/apply-template", body)["prompt"]
+        thinking: Thinking = thinking_after(rendered) if self._template.thinks else "no"
+        answer.constrain(thinking)
+        body |= {
+            "prompt": rendered,
+            "grammar": calls.grammar(
+                prompt,
+                markers=self._template.markers,
+                end_tokens=self._template.end_tokens,
+                thinking=thinking,
+                layout=_LAYOUT,
+            ),
+            "preserved_tokens": list(self._template.markers),
+        }
+        self._server.handle_completions(body, answer.take)
 
     def _take(self) -> _Job | None:
         """The next job, or None when the engine closes.
@@ -247,8 +286,7 @@ class LlamaCpp:
 class _Job:
     """One prompt on its way."""
 
-    body: dict[str, Any]
-    stop: list[str]
+    prompt: Prompt
     emit: Emit
     cancelled: Event = field(default_factory=Event)
 
@@ -268,10 +306,18 @@ class _Answer:
         self._job = job
         self._context_length = context_length
         self._prompt_done = prompt_done
-        self._stops = Stops(job.stop)
+        self._stops = Stops(job.prompt.options.stop or [], until=calls.OPEN if calls.shown(job.prompt) else None)
+        self._guard: calls.Guard | None = None
+        self._thoughts = Thoughts("no")
         self._reason: str | None = None
         self._over = False
         self._usage: Usage | None = None
+        self._reasoning_tokens = 0
+
+    def constrain(self, thinking: Thinking) -> None:
+        """See to it that the answer follows its grammar, after its reasoning. Raises `EngineFailed`."""
+        self._guard = calls.Guard(self._job.prompt)
+        self._thoughts = Thoughts(thinking)
 
     def take(self, chunk: dict[str, Any]) -> bool:
         """The callback of llama.cpp: True ends the work. It swallows what is raised, so nothing may be."""
@@ -290,10 +336,14 @@ class _Answer:
     def end(self) -> None:
         """Emit what is held back, and the end."""
         try:
+            self._divide(*self._thoughts.rest())
             self._text(self._stops.rest())
         except Exception:
             log.exception("An answer could not be delivered.")
             self.problem = EngineFailed("The answer could not be delivered.")
+        stopped = self._reason == "stop" and not self._stops.met
+        if stopped and self._guard and not self._guard.may_end:
+            self.problem = self.problem or _not_followed()
         if self.problem is not None:
             self._job.end(Broken(self.problem.document(), self._usage))
         elif self._reason is not None:
@@ -311,37 +361,58 @@ class _Answer:
         self._count(chunk)
         for choice in chunk.get("choices", ()):
             delta = choice.get("delta", {})
-            if reasoning := delta.get("reasoning_content"):
-                self._job.emit(ReasoningText(reasoning))
-            if text := delta.get("content"):
-                self._text(self._stops.take(text))
+            reasoning, text = self._thoughts.take(delta.get("content") or choice.get("text") or "")
+            self._divide((delta.get("reasoning_content") or "") + reasoning, text)
             self._reason = choice.get("finish_reason") or self._reason
         if self._stops.met:
             self._reason, self._over = "stop", True
         elif self._reason is None and self._usage and self._is_full(self._usage):
             self._reason, self._over = "length", True
 
+    def _divide(self, reasoning: str, text: str) -> None:
+        if reasoning:
+            self._reasoning_tokens = self._tokens
+            self._job.emit(ReasoningText(reasoning, self._tokens))
+        if text and self._guard and not self._guard.allows(text):
+            self.problem = _not_followed()
+        elif text:
+            self._text(self._stops.take(text))
+
     def _text(self, text: str) -> None:
         if text:
-            self._job.emit(Text(text))
+            self._job.emit(Text(text, self._tokens))
+
+    @property
+    def _tokens(self) -> int:
+        """Tokens that are generated so far."""
+        return self._usage.output_tokens if self._usage else 0
 
     def _count(self, chunk: dict[str, Any]) -> None:
         progress, timings, usage = (chunk.get(name) for name in ("prompt_progress", "timings", "usage"))
         if progress:
             total = progress["total"]
-            self._usage = _usage(total, progress["cache"], 0)
+            self._usage = self._usage_of(total, progress["cache"], 0)
             if total >= self._context_length:
                 self.problem = _too_long(total, self._context_length)
                 return
-            self._job.emit(PromptProgress(progress["processed"], total))
+            self._job.emit(PromptProgress(progress["processed"], total, progress["cache"]))
             if progress["processed"] == total:
                 self._prompt_done()
         elif usage:
             cached = usage["prompt_tokens_details"]["cached_tokens"]
-            self._usage = _usage(usage["prompt_tokens"], cached, usage["completion_tokens"])
+            self._usage = self._usage_of(usage["prompt_tokens"], cached, usage["completion_tokens"])
         elif timings:
             cached = timings["cache_n"]
-            self._usage = _usage(cached + timings["prompt_n"], cached, timings["predicted_n"])
+            self._usage = self._usage_of(cached + timings["prompt_n"], cached, timings["predicted_n"])
+
+    def _usage_of(self, prompt: int, cached: int, output: int) -> Usage:
+        return Usage(
+            input_tokens=prompt,
+            output_tokens=output,
+            total_tokens=prompt + output,
+            input_tokens_details=InputTokensDetails(cached_tokens=cached),
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=self._reasoning_tokens),
+        )
 
     def _is_full(self, usage: Usage) -> bool:
         """llama.cpp rounds a context length up to a multiple of 256, so the exact limit is kept here."""
@@ -355,12 +426,19 @@ class _Endpoint:
     address: Path
     key: str
 
+    def get(self, path: str) -> dict[str, Any]:
+        """The answer. Raises `Problem`."""
+        return self._ask("GET", path, None)
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a body. Raises `Problem`."""
+        return self._ask("POST", path, json.dumps(body))
+
+    def _ask(self, method: str, path: str, body: str | None) -> dict[str, Any]:
         connection = _Connection(self.address)
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"}
         try:
-            connection.request("POST", path, json.dumps(body), headers)
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             answer: dict[str, Any] = json.loads(response.read())
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -387,35 +465,120 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._address)
 
 
-def _body(prompt: Prompt) -> dict[str, Any]:
-    """The prompt as llama.cpp takes it. What is None is left out, so that the model's own default holds."""
-    options = prompt.options
-    body: dict[str, Any] = {
-        "messages": [{"role": turn.role, "content": turn.content} for turn in prompt.turns],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_progress": True,
-        "timings_per_token": True,
-    }
-    sampling = {name: getattr(options, name) for name in _SAMPLING} | {
-        "max_tokens": prompt.max_output_tokens,
-        "temperature": prompt.temperature,
-        # The largest seed asks llama.cpp for a random one.
-        "seed": None if options.seed is None else min(options.seed, _RANDOM_SEED - 1),
-    }
-    body |= {name: value for name, value in sampling.items() if value is not None}
-    if options.reasoning is not None:
-        body["chat_template_kwargs"] = {"enable_thinking": options.reasoning.enabled}
-    return body
+@dataclass(frozen=True)
+class _Template:
+    """What the model's chat template and vocabulary know.
+
+    `markers` are the ids of the markers of `calls` that are tokens of their own; `end_tokens` those that end a turn.
+    """
+
+    knows_tools: bool
+    thinks: bool
+    markers: dict[str, int]
+    end_tokens: list[int]
+
+    @classmethod
+    def ask(cls, endpoint: _Endpoint, source: str) -> _Template:
+        """Find out from llama.cpp; `source` is the template's text."""
+        properties = endpoint.get("/props")
+        known = properties["chat_template_caps"]
+
+        def token(text: str) -> int | None:
+            """The id of what the text begins with, where that is a token of its own and not the letters of it."""
+            first, letters = (
+                endpoint.post("/tokenize", {"content": text, "add_special": False, "parse_special": special})["tokens"]
+                for special in (True, False)
+            )
+            return first[0] if first[:1] != letters[:1] else None
+
+        ids = {marker: token(marker) for marker in calls.MARKERS}
+        ends = {token(text) for text in (_after_answer(endpoint), properties["eos_token"]) if text}
+        return cls(
+            knows_tools=known["supports_tools"] and known["supports_tool_calls"],
+            thinks=THINK in source,
+            markers={marker: id for marker, id in ids.items() if id is not None},
+            end_tokens=sorted(id for id in ends if id is not None),
+        )
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """The prompt as llama.cpp takes it. What is None is left out, so that the model's own default holds."""
+        options = prompt.options
+        template: dict[str, Any] = {}
+        if self.knows_tools:
+            messages = _messages(prompt.turns)
+            if tools := calls.definitions(prompt):
+                template["tools"] = tools
+        else:
+            messages = _messages(calls.hermes_turns(prompt))
+        if options.reasoning is not None:
+            template["enable_thinking"] = options.reasoning.enabled
+        body: dict[str, Any] = {
+            "messages": messages,
+            "chat_template_kwargs": template,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_progress": True,
+            "timings_per_token": True,
+        }
+        if prompt.continue_last:
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
+        sampling = {name: getattr(options, name) for name in _SAMPLING} | {
+            "max_tokens": prompt.max_output_tokens,
+            "temperature": prompt.temperature,
+            # The largest seed asks llama.cpp for a random one.
+            "seed": None if options.seed is None else min(options.seed, _RANDOM_SEED - 1),
+        }
+        return body | {name: value for name, value in sampling.items() if value is not None}
 
 
-def _usage(prompt: int, cached: int, output: int) -> Usage:
-    return Usage(
-        input_tokens=prompt,
-        output_tokens=output,
-        total_tokens=prompt + output,
-        input_tokens_details=InputTokensDetails(cached_tokens=cached),
-    )
+def _messages(turns: list[Turn]) -> list[dict[str, Any]]:
+    """Turns in the shape of chat completions. A result belongs to the first call of its tool that has none yet."""
+    messages: list[dict[str, Any]] = []
+    open_calls: list[tuple[str, str]] = []
+    for turn in turns:
+        message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+        if turn.calls:
+            ids = [(f"call_{len(messages)}_{index}", call.name) for index, call in enumerate(turn.calls)]
+            open_calls += ids
+            message["tool_calls"] = [
+                {"id": id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+                for (id, _), call in zip(ids, turn.calls, strict=True)
+            ]
+        if turn.role == "tool":
+            answered = next((each for each in open_calls if each[1] == turn.name), None)
+            if answered:
+                open_calls.remove(answered)
+                message |= {"tool_call_id": answered[0], "name": turn.name}
+        messages.append(message)
+    return messages
+
+
+def _arguments(call: Call) -> str:
+    """JSON, which llama.cpp insists on: arguments that are no object become a text (B0.10)."""
+    try:
+        value = json.loads(call.arguments, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        value = None
+    return call.arguments if isinstance(value, dict) else json.dumps(call.arguments)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _after_answer(endpoint: _Endpoint) -> str:
+    """What the template writes after an assistant's words; "" where it does not take the example."""
+    words = "Thirty-two swallows."
+    turns = [Turn("user", "Which?"), Turn("assistant", words), Turn("user", "Why?")]
+    try:
+        rendered = endpoint.post("/apply-template", {"messages": _messages(turns)})["prompt"]
+    except EngineFailed:
+        return ""
+    return str(rendered).partition(words)[2]
+
+
+def _not_followed() -> Problem:
+    return EngineFailed("The answer left the form that its schema or tools ask for, and was stopped.")
 
 
 def _problem(error: dict[str, Any]) -> Problem:
@@ -434,7 +597,10 @@ def _too_long(tokens: int, context_length: int) -> Problem:
 
 def _capabilities(header: gguf.Header) -> list[Capability]:
     template = header.chat_template or ""
-    return ["reasoning"] if any(mark in template for mark in _REASONING_MARKS) else []
+    capabilities: list[Capability] = ["tools", "structured_output"]
+    if any(mark in template for mark in _REASONING_MARKS):
+        capabilities.append("reasoning")
+    return capabilities
 
 
 def _cpu_batch(size: int, settings: Settings) -> int:

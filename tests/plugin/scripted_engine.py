@@ -3,9 +3,10 @@
     {"context_length": 64, "steps": [["text", "Hello"], ["sleep", 0.1], ["text", " world"], ["crash"]]}
 
 Steps: `text`, `reasoning` (a delta each, one token), `progress` done total, `sleep` seconds, `repeat` n delta,
-`echo` (the last turn, word by word), `finish` reason, `early` (an end before the end), `broken` detail, `print` text,
-`crash`.
-A token of a prompt is a word. `load` may be `{"error": …}`, `{"sleep": …}` or `{"crash": true}`.
+`echo` (the last turn, word by word), `prompt` (what is asked, as JSON), `finish` reason, `early` (an end before the
+end), `broken` detail, `print` text, `crash`.
+A token of a prompt is a word. `capabilities` may be fewer than those of `CAPABILITIES`. `load` may be `{"error": …}`,
+`{"sleep": …}` or `{"crash": true}`.
 """
 
 import json
@@ -15,6 +16,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+import msgspec
 
 from lmsp_jupyter.engines import (
     Broken,
@@ -32,6 +35,7 @@ from lmsp_jupyter.errors import EngineFailed, ModelUnavailable
 from lmsp_jupyter.protocol import Usage
 
 SUFFIX = ".script"
+CAPABILITIES = ["tools", "structured_output", "reasoning"]
 
 
 def unavailable() -> None:
@@ -40,7 +44,11 @@ def unavailable() -> None:
 
 def inspect(path: Path) -> Facts:
     script = json.loads(path.read_text())
-    return Facts(context_length=script.get("context_length", 4096), quantization=None)
+    return Facts(
+        context_length=script.get("context_length", 4096),
+        quantization=None,
+        capabilities=tuple(script.get("capabilities", CAPABILITIES)),
+    )
 
 
 def load(path: Path, settings: Settings) -> "ScriptedEngine":
@@ -55,10 +63,9 @@ def load(path: Path, settings: Settings) -> "ScriptedEngine":
 
 
 class ScriptedEngine:
-    capabilities = ()
-
     def __init__(self, script: dict, settings: Settings) -> None:
         self.context_length = script.get("context_length", 4096)
+        self.capabilities = script.get("capabilities", CAPABILITIES)
         self._steps = script["steps"]
         self._queue: queue.Queue = queue.Queue()
         for _ in range(settings.parallel):
@@ -126,6 +133,9 @@ class Performance:
 
     def do_echo(self) -> str | None:
         return self.perform([["text", word + " "] for word in self.prompt.turns[-1].content.split()])
+
+    def do_prompt(self) -> str | None:
+        return self.do_text(msgspec.json.encode(self.prompt).decode())
 
     def do_finish(self, reason: str) -> str:
         return reason

@@ -1,0 +1,1 @@
+"""Black-box tests of LMSP services; `conftest` says how to run them."""
