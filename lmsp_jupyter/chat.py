@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -26,7 +28,7 @@ from .protocol import (
     TextFormat,
     Usage,
 )
-from .strict_json import MAX_BODY_BYTES, read_json, refuse
+from .strict_json import MAX_BODY_BYTES, point, read_json, refuse
 
 DONE = b"data: [DONE]\n\n"
 """What ends a stream of chunks."""
@@ -104,17 +106,24 @@ def parse_chat(body: bytes, max_bytes: int = MAX_BODY_BYTES) -> tuple[ChatReques
     """A chat request as it came and as the request that it stands for. Raises `BadRequest`, `PayloadTooLarge`; its
     pointers are those of the chat request."""
     chat = read(read_json(body, max_bytes), ChatRequest)
-    items: list[dict[str, Any]] = []
-    places: list[str] = []
-    for index, message in enumerate(chat.messages):
-        for place, item in _items(f"/messages/{index}", message):
-            items.append(item)
-            places.append(place)
-    try:
+    items = [item for _, item in _placed(chat)]
+    with pointing_into(chat):
         return chat, read_request(_body(chat) | {"input": items})
+
+
+@contextmanager
+def pointing_into(chat: ChatRequest) -> Iterator[None]:
+    """Let refusals of the request point into the chat request that it came from."""
+    try:
+        yield
     except BadRequest as problem:
-        problem.errors = [(_chat_pointer(pointer, places, chat), detail) for pointer, detail in problem.errors]
+        point(problem, lambda pointer: _chat_pointer(pointer, chat))
         raise
+
+
+def _placed(chat: ChatRequest) -> list[tuple[str, dict[str, Any]]]:
+    """All items, each with its place in the chat request."""
+    return [placed for index, message in enumerate(chat.messages) for placed in _items(f"/messages/{index}", message)]
 
 
 def _items(pointer: str, message: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -175,12 +184,25 @@ def _response_format(chat: ChatRequest) -> dict[str, Any] | None:
     return msgspec.to_builtins(chat.response_format) if chat.response_format else None
 
 
-def _chat_pointer(pointer: str, places: list[str], chat: ChatRequest) -> str:
+_MEMBERS = {
+    ("function_call", "/call_id"): "/id",
+    ("function_call", "/name"): "/function/name",
+    ("function_call", "/arguments"): "/function/arguments",
+    ("function_call_output", "/call_id"): "/tool_call_id",
+    ("function_call_output", "/output"): "/content",
+}
+"""Members of items that have other names in a chat request."""
+
+
+def _chat_pointer(pointer: str, chat: ChatRequest) -> str:
     """Where a chat request has what is at `pointer` in the request."""
     if found := re.match(r"/input/(\d+)", pointer):
-        rest = pointer[found.end() :].replace("/call_id", "/tool_call_id").replace("/output", "/content")
-        return places[int(found[1])] + rest
+        place, item = _placed(chat)[int(found[1])]
+        return place + re.sub(
+            r"^/\w+", lambda member: _MEMBERS.get((item["type"], member[0]), member[0]), pointer[found.end() :]
+        )
     for told, said in (
+        *([(r"^/extensions/lmsp_jupyter/stop/0\b", "/stop")] if isinstance(chat.stop, str) else []),
         (r"^/input\b", "/messages"),
         (r"^/max_output_tokens\b", "/max_completion_tokens" if chat.max_completion_tokens else "/max_tokens"),
         (r"^/extensions/lmsp_jupyter\b", ""),
@@ -208,7 +230,7 @@ def completion(response: Response) -> Document:
         "index": 0,
         "message": message,
         "logprobs": None,
-        "finish_reason": _finish_reason(reason, calls=bool(calls)),
+        "finish_reason": _finish_reason(reason, calls=bool(calls) and response.status != "cancelled"),
     }
     return {
         "id": response.id,
@@ -259,7 +281,8 @@ class Chunks:
         if isinstance(event, Failed):
             return _data({"error": error_of(event.error)})
         reason = event.incomplete_details.reason if isinstance(event, Incomplete) else None
-        frames = self._chunk({}, _finish_reason(reason, calls=bool(self._calls)))
+        called = bool(self._calls) and event.status != "cancelled"
+        frames = self._chunk({}, _finish_reason(reason, calls=called))
         if self._include_usage:
             frames += _data(self._frame | {"choices": [], "usage": _usage(event.usage)})
         return frames + DONE

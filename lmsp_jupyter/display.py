@@ -20,7 +20,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
 from . import markdown
 from .errors import Problem
 from .events import Event, Progress, Queued, ReasoningDelta, TextDelta
-from .protocol import Response, new_id
+from .protocol import FunctionCall, Response, new_id
 
 MIME = "application/vnd.lmsp.response+json"
 
@@ -170,13 +170,15 @@ def show(stream: Stream, view: View, clock: Clock = time.monotonic) -> Answer:
 
 
 def _ended(response: Response, error: Problem | KeyboardInterrupt | None) -> Response:
-    """A response that its reader left, or lost, no longer says that it is in progress."""
+    """A response that its reader left, or lost, no longer says that it is in progress. A call that is not whole is
+    dropped (B0.7)."""
     if error is None:
         return response
     changes: dict[str, Any] = {
         "output": [
             msgspec.structs.replace(item, status="incomplete") if item.status == "in_progress" else item
             for item in response.output
+            if not (isinstance(item, FunctionCall) and item.status == "in_progress")
         ]
     }
     if response.status == "in_progress":

@@ -63,6 +63,7 @@ class Queued(Event, tag="response.queued", kw_only=True):
 
     response_id: str
     position: int
+    response: Response | None = None
 
 
 class InProgress(Event, tag="response.in_progress", kw_only=True):
@@ -164,7 +165,7 @@ class ArgumentsDelta(Event, tag="response.function_call_arguments.delta", kw_onl
 class ArgumentsDone(Event, tag="response.function_call_arguments.done", kw_only=True):
     response_id: str
     item_id: str
-    name: str
+    function: str = msgspec.field(name="name")
     arguments: str
     output_index: int = 0
 
@@ -357,7 +358,7 @@ class Composer:
             if status == "incomplete":
                 self._index -= 1
                 return []
-            events = [ArgumentsDone(name=item.name, arguments=text, **place)]
+            events = [ArgumentsDone(function=item.name, arguments=text, **place)]
         elif isinstance(item, Reasoning):
             events = [
                 ReasoningDone(text=text, **place),

@@ -54,9 +54,13 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, "lmsp-store")
         self._live: dict[str, Log] = {}
         self._unwritten: dict[str, Problem] = {}
+        self._waiting: list[Record] = []
+        self._closed = False
 
     async def call(self, do: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Do something with the store, in its thread. Raises `StorageUnavailable`."""
+        if self._closed:
+            raise StorageUnavailable("The server is stopping.")
         return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: do(*args, **kwargs))
 
     # Writing
@@ -246,21 +250,23 @@ class Journal:
     async def recover(self) -> list[tuple[Record, Log]]:
         """Take over what dead servers left: what they worked on is failed, tasks that waited are given back to be
         made, with their logs (B3.6, B3.7)."""
-        waiting = []
         for record in await self.call(self._store.adopt):
             if record.status == "queued" and record.task_id:
-                log = self._live[record.id] = await self._restored(record.id)
-                waiting.append((record, log))
+                self._waiting.append(record)
             else:
                 restarted = ServiceRestarted("The service ended while it worked on this; send the request again.")
-                await self._fail(record.id, restarted)
+                self._unwritten[record.id] = restarted
+        await self._write()
+        waiting = []
+        while self._waiting:
+            record = self._waiting[-1]
+            log = self._live[record.id] = await self._restored(record.id)
+            waiting.append((self._waiting.pop(), log))
         return waiting
 
     async def tend(self) -> None:
         """What has to be done now and then: say what could not be written, and drop what is no longer kept."""
-        for run_id, problem in list(self._unwritten.items()):
-            await self._fail(run_id, problem)
-            del self._unwritten[run_id]
+        await self._write()
         await self.call(
             self._store.sweep,
             int(time.time()),
@@ -269,8 +275,17 @@ class Journal:
         )
 
     async def close(self) -> None:
-        await self.call(self._store.close)
-        self._thread.shutdown()
+        """Final: from here on nothing can be read or written."""
+        if not self._closed:
+            await self.call(self._store.close)
+            self._closed = True
+            self._thread.shutdown()
+
+    async def _write(self) -> None:
+        """Say the ends that could not be written before."""
+        for run_id, problem in list(self._unwritten.items()):
+            await self._fail(run_id, problem)
+            del self._unwritten[run_id]
 
     async def _fail(self, run_id: str, problem: Problem) -> None:
         """End a run whose maker is gone, its open items closed first (B0.6)."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from . import events
 from .errors import Problem
-from .events import Created, Entry, Event, Final, Fold, InProgress
+from .events import Created, Entry, Event, Final, Fold, InProgress, Queued
 from .protocol import Response
 
 Commit = Callable[[Sequence[Entry], Response], Awaitable[None]]
@@ -45,6 +45,7 @@ class Log:
         for entry in entries:
             if (event := events.decode(entry.event, str(entry.id), entry.data)) is not None:
                 self._fold.apply(event)
+                self.ended = event.final
         self._entries.extend(entries)
 
     async def append(self, *batch: Event) -> None:
@@ -89,7 +90,7 @@ class Log:
         coded = [events.encode(event) for event in batch]
         for index, event in enumerate(batch):
             self._fold.apply(event)
-            if isinstance(event, Created | InProgress | Final):
+            if isinstance(event, Created | Queued | InProgress | Final):
                 event.response = self.response
                 if isinstance(event, Final):
                     event.response.completed_at = int(time.time())

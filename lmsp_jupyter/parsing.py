@@ -35,7 +35,7 @@ from .protocol import (
     Wire,
     closest,
 )
-from .strict_json import MAX_BODY_BYTES, escape, read_json, refuse
+from .strict_json import MAX_BODY_BYTES, escape, point, read_json, refuse
 
 _T = TypeVar("_T", bound=Wire)
 
@@ -280,11 +280,11 @@ def _inside(prefix: str) -> Iterator[None]:
     try:
         yield
     except BadRequest as problem:
-        problem.errors = [(prefix + pointer, detail) for pointer, detail in problem.errors]
+        point(problem, lambda pointer: prefix + pointer)
         raise
 
 
-_PATH = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>.*)`$")
 
 _JSON_TYPES = {"float": "a number", "int": "an integer", "str": "a string", "bool": "a boolean"}
@@ -294,7 +294,8 @@ _JSON_TYPE = re.compile(r"`(float|int|str|bool)`")
 def _translate(message: str) -> NoReturn:
     """Refuse with what msgspec says, in JSON's words and with a pointer for its path."""
     place = _PATH.search(message)
-    pointer = re.sub(r"[.\[]", "/", place["path"].replace("]", "")) if place else ""
+    path = place["path"].partition("[...]")[0] if place else ""  # it stands for any member of a map
+    pointer = re.sub(r"[.\[]", "/", path.replace("]", ""))
     message = message[: place.start()] if place else message
     if missing := _MISSING.match(message):
         refuse(f"{pointer}/{missing['name']}", f"{missing['name']!r} is required.")

@@ -259,7 +259,10 @@ class Request(Strict, kw_only=True):
 
 
 class InputTokensDetails(Wire, kw_only=True):
+    """`cache_write_tokens` stands for what other services bill; here it is 0."""
+
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(Wire, kw_only=True):
@@ -414,7 +417,8 @@ class Health(Wire, kw_only=True):
 
 
 class Model(Wire, kw_only=True):
-    """`context_length` in tokens is what one request gets; `source` is a kind of place, never a path."""
+    """`context_length` in tokens is what one request gets; `source` is a kind of place, never a path. `created` in Unix
+    seconds and `owned_by` are for OpenAI's clients (B7)."""
 
     id: str
     object: Literal["model"] = "model"
@@ -426,6 +430,8 @@ class Model(Wire, kw_only=True):
     source: str
     state: Literal["available", "loading", "loaded", "failed"] = "available"
     error: Document | None = None
+    created: int = 0
+    owned_by: str = "lmsp"
 
 
 class ModelList(Wire, kw_only=True):

@@ -9,32 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from . import schemas
 from .catalog import Catalog, Entry
-from .engines import (
-    Broken,
-    CallArguments,
-    CallEnded,
-    CallStarted,
-    Finished,
-    Output,
-    Prompt,
-    PromptProgress,
-    ReasoningText,
-    Settings,
-    Text,
-)
+from .engines import Prompt, Settings
 from .errors import (
     BadRequest,
     ContextLengthExceeded,
-    OutputInvalid,
     Problem,
     QueueFull,
     ResponseInProgress,
@@ -44,30 +30,25 @@ from .errors import (
     UnsupportedCapability,
     from_document,
 )
-from .events import Composer, Created, Event, InProgress, Progress, Queued
+from .events import Created, Event, InProgress, Progress
 from .hosts import Host, Hosts
 from .journal import ENDED, Journal
 from .log import Log
 from .prompts import Link, prompt_of, size
 from .protocol import (
     FlatJSONSchemaFormat,
-    FunctionCall,
-    IncompleteReason,
-    InputTokensDetails,
     JSONSchemaFormat,
-    Message,
     Model,
-    NamedTool,
     ReasoningEffort,
     Request,
     Response,
     TextFormat,
     TextOptions,
-    Usage,
     new_id,
 )
+from .run import Run
 from .store import Key, Record
-from .worker import Generation, Worker
+from .worker import Worker
 
 TEMPLATE_TOKENS = 1024
 """More tokens than any chat template adds to a short prompt (B0.4)."""
@@ -79,132 +60,6 @@ TENDING = 5.0
 """Seconds between two rounds of what has to be done now and then."""
 
 log = logging.getLogger(__name__)
-
-
-class Run:
-    """One response in the making."""
-
-    def __init__(self, id: str, model: str, owner: str, prompt: Prompt, log: Log) -> None:
-        self.id = id
-        self.model = model
-        self.owner = owner
-        self.prompt = prompt
-        self.log = log
-        self.task: asyncio.Task[None] | None = None
-        self.cancelled_by_route = False
-        self._composer = Composer(id)
-        self._generation: Generation | None = None
-        self._usage: Usage | None = None
-        self._turn = asyncio.Lock()
-
-    async def say(self, compose: Callable[[Composer], list[Event]]) -> None:
-        """Append what `compose` makes, unless the response has ended: composing and appending are one step."""
-        async with self._turn:
-            if not self.log.ended:
-                await self.log.append(*compose(self._composer))
-
-    async def cancel(self) -> None:
-        """End the response now, and the work when the engine's current batch ends (B0.8, B3.3)."""
-        await self.say(lambda composer: composer.cancelled(self._usage))
-        self.stop()
-
-    def queued(self, position: int, _: Composer) -> list[Event]:
-        return [Queued(response_id=self.id, position=position)]
-
-    def stop(self) -> None:
-        """Stop the work, whatever it is at."""
-        if self._generation is not None:
-            self._generation.cancel()
-        elif self.task is not None:
-            self.task.cancel()
-
-    async def fail(self, problem: Problem, usage: Usage | None = None) -> None:
-        await self.say(lambda composer: composer.failed(problem, usage or self._usage))
-
-    async def generate(self, worker: Worker) -> None:
-        """Ask the engine, and say what it says."""
-        if self.log.ended:
-            return
-        self._generation = worker.generate(self.prompt)
-        async for output in self._generation:
-            if self.log.broken:
-                self.stop()
-            elif isinstance(output, Finished):
-                await self._finish(output)
-            elif isinstance(output, Broken):
-                await self.fail(from_document(output.problem), output.usage)
-            else:
-                await self._take(output)
-
-    async def _take(self, output: Output) -> None:
-        self._count(output)
-        if isinstance(output, CallEnded) and (mistake := self._mistake_in_call()):
-            self.stop()
-            await self.fail(OutputInvalid(f"The model's call is not what its tool takes: {mistake}"))
-        else:
-            await self.say(lambda composer: self._events(composer, output))
-
-    def _events(self, composer: Composer, output: Output) -> list[Event]:
-        if isinstance(output, Text):
-            return composer.text(output.text)
-        if isinstance(output, ReasoningText):
-            return composer.reasoning(output.text)
-        if isinstance(output, CallStarted):
-            return composer.call(output.name)
-        if isinstance(output, CallArguments):
-            return composer.arguments(output.text)
-        if isinstance(output, CallEnded):
-            return composer.called()
-        assert isinstance(output, PromptProgress)
-        return [Progress(response_id=self.id, phase="prompt", done=output.done, total=output.total)]
-
-    def count_input(self, tokens: int | None, cached: int = 0) -> None:
-        """Keep what is counted so far, for an end that comes from elsewhere (B0.5)."""
-        if tokens is not None:
-            details = InputTokensDetails(cached_tokens=cached)
-            self._usage = Usage(
-                input_tokens=tokens, output_tokens=0, total_tokens=tokens, input_tokens_details=details
-            )
-
-    def _count(self, output: Output) -> None:
-        if isinstance(output, PromptProgress):
-            self.count_input(output.total, output.cached)
-        elif self._usage and (tokens := getattr(output, "tokens", 0)):
-            self._usage.output_tokens = tokens
-            self._usage.total_tokens = self._usage.input_tokens + tokens
-
-    def _mistake_in_call(self) -> str | None:
-        name, arguments = self._composer.open_call
-        tool = next((tool for tool in self.prompt.tools if tool.name == name), None)
-        if tool is None:
-            return f"there is no tool {name!r}."
-        return schemas.mistake_in(arguments, tool.parameters or {"type": "object"})
-
-    async def _finish(self, finished: Finished) -> None:
-        usage = finished.usage
-        if finished.reason == "cancelled":
-            await self.say(lambda composer: composer.cancelled(usage))
-        elif finished.reason == "length":
-            await self.say(lambda composer: composer.incomplete(_limit(self.prompt, usage), usage))
-        elif (mistake := await asyncio.to_thread(self._mistake)) is None:
-            await self.say(lambda composer: composer.completed(usage))
-        elif self.prompt.options.stop:
-            await self.say(lambda composer: composer.incomplete("stop", usage))
-        else:
-            await self.fail(OutputInvalid(f"The answer is not what was asked for: {mistake}"), usage)
-
-    def _mistake(self) -> str | None:
-        """What is wrong with the answer under the schema and the choice of tools, now that the model stopped."""
-        output = self.log.response.output
-        calls = [item for item in output if isinstance(item, FunctionCall)]
-        texts = [item.text for item in output if isinstance(item, Message)]
-        if calls and calls[-1].status != "completed":
-            return "a call is not whole."
-        if not calls and (self.prompt.tool_choice == "required" or isinstance(self.prompt.tool_choice, NamedTool)):
-            return "there is no call."
-        if self.prompt.schema is None or (calls and not texts):
-            return None
-        return schemas.mistake_in("".join(texts), self.prompt.schema)
 
 
 class Runner:
@@ -219,6 +74,7 @@ class Runner:
         self.hosts = hosts
         self._settings = settings
         self._runs: dict[str, Run] = {}
+        self._left: list[tuple[Record, Log]] = []
         self._tending: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -436,8 +292,10 @@ class Runner:
         while True:
             try:
                 if count % rounds == 0:
-                    for record, run_log in await self.journal.recover():
-                        await self._take_up(record, run_log)
+                    self._left += await self.journal.recover()
+                    while self._left:
+                        await self._take_up(*self._left[-1])
+                        self._left.pop()
                     await self.journal.tend()
                     await self.hosts.unload_idle()
                 for run_id in await self.journal.cancels():
@@ -503,8 +361,3 @@ def _text_options(request: Request) -> TextOptions:
             name=shape.name, schema=shape.schema, description=shape.description, strict=shape.strict
         )
     )
-
-
-def _limit(prompt: Prompt, usage: Usage | None) -> IncompleteReason:
-    limit = prompt.max_output_tokens
-    return "max_output_tokens" if limit and usage and usage.output_tokens >= limit else "context_length"

@@ -245,10 +245,9 @@ def _check(document: _Document) -> None:
             _check_keyword(f"{pointer}/{escape(keyword)}", keyword, value)
         _check_counts(pointer, schema)
         _check_numbers(pointer, schema)
+        names = [*schema.get("properties", ()), *schema.get("required", ())]
         for pattern in schema.get("patternProperties", ()):
-            if any(
-                patterns.matches(pattern, name) for name in (*schema.get("properties", ()), *schema.get("required", ()))
-            ):
+            if any(patterns.matches(pattern, name) for name in names):
                 at = f"{pointer}/patternProperties/{escape(pattern)}"
                 _refuse(at, "A property that a pattern stands for as well cannot be enforced.")
         if "pattern" in schema and "format" in schema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .errors import BadRequest, PayloadTooLarge
@@ -97,6 +98,14 @@ def _check_surrogates(place: _Place, text: str) -> None:
 def escape(name: str) -> str:
     """A member's name as a part of a JSON pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
+
+
+def point(problem: BadRequest, move: Callable[[str], str]) -> None:
+    """Let a refusal point into a larger body, or one of another shape: `move` tells where each pointer is there."""
+    for pointer, _ in problem.errors[:1]:
+        if pointer and problem.detail.startswith(f"{pointer}: "):
+            problem.detail = move(pointer) + problem.detail[len(pointer) :]
+    problem.errors = [(move(pointer), detail) for pointer, detail in problem.errors]
 
 
 def refuse(pointer: str, detail: str, kind: type[BadRequest] = BadRequest) -> NoReturn:

@@ -112,11 +112,19 @@ class Generation:
         self._worker._send(Stop(self._id))
 
     async def __aiter__(self) -> AsyncIterator[Output]:
-        while True:
-            output = await self._outputs.get()
-            yield output
-            if isinstance(output, Finished | Broken):
-                return
+        async for batch in self.batches():
+            for output in batch:
+                yield output
+
+    async def batches(self) -> AsyncIterator[list[Output]]:
+        """The outputs in batches of what is there, so that a slow reader catches up."""
+        last: Output | None = None
+        while not isinstance(last, Finished | Broken):
+            batch = [await self._outputs.get()]
+            while not self._outputs.empty():
+                batch.append(self._outputs.get_nowait())
+            last = batch[-1]
+            yield batch
 
 
 class Worker:

@@ -12,7 +12,7 @@ import pytest
 
 from lmsp_jupyter import errors, events, sse
 from lmsp_jupyter.client import Client
-from lmsp_jupyter.protocol import Message, OutputText, Reasoning, SummaryText
+from lmsp_jupyter.protocol import FunctionCall, FunctionCallOutput, Message, OutputText, Reasoning, SummaryText
 
 TOKEN = "s3cret-token"
 
@@ -282,6 +282,24 @@ def test_A1_3_system_stands_in_front_and_items_of_a_response_go_back(service, cl
     assert user == question
 
 
+@pytest.mark.chapter6
+def test_A5_5_a_call_goes_back_as_received_with_what_it_came_to(service, client):
+    service.streams(whole("Hi"))
+    call = FunctionCall(id="fc_1", call_id="call_1", name="add", arguments='{"a": 1}', status="completed")
+    client.respond([{"role": "user", "content": "1 + 1?"}, call, FunctionCallOutput(call_id="call_1", output="2")])
+    assert service.body["input"][1:] == [
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "call_1",
+            "name": "add",
+            "arguments": '{"a": 1}',
+            "status": "completed",
+        },
+        {"type": "function_call_output", "call_id": "call_1", "output": "2"},
+    ]
+
+
 def test_an_unknown_option_names_the_closest_and_sends_nothing(service, client):
     with pytest.raises(TypeError, match="did you mean temperature"):
         client.respond("hello", temprature=0)
@@ -401,6 +419,30 @@ def test_B7_1_the_response_is_the_fold_of_the_events(service, client):
     assert response.status == "incomplete"
     assert response.incomplete_details.reason == "max_output_tokens"
     assert [item.text for item in response.output] == ["hm", "Hi"]
+
+
+@pytest.mark.chapter6
+def test_A5_4_a_call_is_an_item_of_the_response(service, client):
+    composer = events.Composer("resp_2")
+    made = [events.Created(response_id="resp_2"), *composer.call("add"), *composer.arguments('{"a": ')]
+    service.streams(frames([*made, *composer.arguments("1}"), *composer.called(), *composer.completed(None)]))
+    response = client.respond("hello")
+    (call,) = response.output
+    assert isinstance(call, FunctionCall)
+    assert (call.name, call.arguments, call.status) == ("add", '{"a": 1}', "completed")
+    assert response.text == ""
+
+
+@pytest.mark.ours
+def test_B0_7_a_call_that_is_not_whole_when_the_stream_is_left_is_dropped(service, client):
+    composer = events.Composer("resp_2")
+    made = [events.Created(response_id="resp_2"), *composer.text("Hi"), *composer.call("add")]
+    service.streams(frames([*made, *composer.arguments('{"a": ')]), until_left)
+    with client.stream("hello") as stream:
+        while not isinstance(next(stream), events.ArgumentsDelta):
+            pass
+        assert isinstance(stream.response.output[-1], FunctionCall)
+    assert [item.text for item in stream.response.output] == ["Hi"]
 
 
 @pytest.mark.chapter6

@@ -159,7 +159,7 @@ def test_n1_5_what_varies_stands_in_the_metadata(kind):
         MIME: {
             "response_id": first.answer.response.id,
             "task_id": None,
-            "last_event_id": 7,
+            "last_event_id": 10,
             "created_at": 1700000000,
             "timings": {"time_to_first_token": 0.75, "tokens_per_second": 4.0},
             "cached_tokens": 2,
@@ -180,6 +180,7 @@ def test_n1_5_the_output_is_json():
         ("completed", "fake · 5 tokens in · 3 out"),
         ("max_output_tokens", "fake · 5 tokens in · 3 out · truncated: max_output_tokens"),
         ("context_length", "fake · 5 tokens in · 3 out · truncated: context_length"),
+        ("stop", "fake · 5 tokens in · 3 out · truncated: stop"),
     ],
 )
 def test_n1_6_a_line_says_model_tokens_and_why_it_stopped(end, line):
@@ -259,6 +260,18 @@ def test_n1_13_a_lost_connection_is_a_failure(kind):
 
     assert run.only_output["data"][MIME]["status"] == "failed"
     assert "failed: service_unreachable" in run.only_output["data"]["text/plain"]
+
+
+@both
+def test_b0_7_a_call_that_was_not_whole_when_the_connection_was_lost_is_dropped(kind):
+    added = events.ItemAdded(
+        response_id="resp_0",
+        output_index=1,
+        item=protocol.FunctionCall(id="fc_1", call_id="call_1", name="add", arguments="", status="in_progress"),
+    )
+    run = Run(kind, [*answer("Half", end=None), added, errors.ServiceUnreachable("Gone.")])
+
+    assert [item["type"] for item in run.only_output["data"][MIME]["output"]] == ["message"]
 
 
 @both

@@ -514,18 +514,18 @@ def test_b7_1_data_also_has_its_name_and_number(answer, ending):
 @ours
 @every_ending
 def test_b7_1_the_first_events_and_the_final_one_also_have_the_response(ending):
-    whole = [each["type"] for each in data(logged(ANSWERS["text"], ending)) if "response" in each]
+    whole = {each["type"] for each in data(logged(ANSWERS["text"], ending)) if each.get("response")}
 
-    assert whole == ["response.created", "response.in_progress", f"response.{ending}"]
+    assert whole - {"response.queued"} == {"response.created", "response.in_progress", f"response.{ending}"}
 
 
 @ours
 @every_ending
 def test_b7_3_a_response_that_has_ended_says_when(ending):
-    told = [each["response"]["completed_at"] for each in data(logged(ANSWERS["text"], ending)) if "response" in each]
+    *before, last = [each["response"] for each in data(logged(ANSWERS["text"], ending)) if each.get("response")]
 
-    assert told[:-1] == [None, None]
-    assert isinstance(told[-1], int)
+    assert {response["completed_at"] for response in before} == {None}
+    assert isinstance(last["completed_at"], int)
 
 
 @ours
@@ -539,7 +539,7 @@ def test_b7_1_deltas_items_and_parts_have_the_members_of_neighbouring_clients():
             assert each["item"]["status"] in ("in_progress", "completed")
     message = told[-1]["response"]["output"][1]
     assert message["content"] == [{"type": "output_text", "text": "Because.", "annotations": [], "logprobs": []}]
-    assert told[-1]["usage"]["input_tokens_details"] == {"cached_tokens": 0}
+    assert told[-1]["usage"]["input_tokens_details"]["cached_tokens"] == 0
 
 
 @ours

@@ -461,7 +461,6 @@ def test_b1_3_a_model_that_is_loaded_again_is_not_in_its_own_way(house):
     assert house.loaded == ["a", "b"]
 
 
-@pytest.mark.xfail(strict=True, reason="a model that is still loading is not counted when room is made for another")
 def test_b1_3_models_that_load_at_the_same_time_make_room_for_both(house):
     async def scenario():
         house.open(memory=100)

@@ -17,21 +17,70 @@ ARROWS = {
     "errors": set(),
     "strict_json": {"errors"},
     "addresses": set(),
-    "protocol": {"errors", "strict_json"},
+    "protocol": {"errors"},
     "sse": set(),
     "events": {"errors", "protocol"},
-    "log": {"events", "protocol"},
-    "auth": set(),
-    # engines and the server
+    # reading requests
+    "patterns": set(),
+    "schemas": {"errors", "patterns", "strict_json"},
+    "parsing": {"errors", "protocol", "schemas", "strict_json"},
+    "chat": {"errors", "events", "parsing", "protocol", "strict_json"},
+    # what is on disk
+    "instances": set(),
+    "migrations": {"errors"},
+    "database": {"errors", "instances", "migrations"},
+    "store": {"database", "errors", "events", "protocol"},
+    "log": {"errors", "events", "protocol"},
+    "journal": {"errors", "events", "log", "protocol", "store"},
+    "keys": {"errors", "journal", "store"},
+    # engines
     "engines": {"errors", "protocol"},
     "engines.gguf": set(),
     "engines.stops": set(),
-    "engines.llama_cpp": {"engines", "engines.gguf", "engines.stops", "errors", "protocol"},
+    "engines.thoughts": {"engines.stops"},
+    "engines.calls": {
+        *("engines", "engines.stops", "engines.thoughts", "errors", "patterns", "protocol", "schemas"),
+    },
+    "engines.llama_cpp": {
+        *("engines", "engines.calls", "engines.gguf", "engines.stops", "engines.thoughts"),
+        *("errors", "protocol", "schemas"),
+    },
+    # running requests
     "catalog": {"engines", "errors", "protocol"},
-    "worker": {"engines", "errors", "protocol"},
-    "runner": {"catalog", "engines", "errors", "events", "log", "protocol", "worker"},
-    "handlers": {"auth", "errors", "protocol", "runner", "sse"},
-    "app": {"", "addresses", "auth", "catalog", "engines", "handlers", "protocol", "runner", "strict_json"},
+    "worker": {"engines", "engines.calls", "errors", "protocol"},
+    "hosts": {"catalog", "engines", "errors", "protocol", "worker"},
+    "prompts": {"engines", "protocol", "strict_json"},
+    "run": {"engines", "errors", "events", "log", "protocol", "schemas", "worker"},
+    "runner": {
+        *("catalog", "engines", "errors", "events", "hosts", "journal", "log", "prompts", "protocol", "run", "store"),
+        "worker",
+    },
+    # routes
+    "auth": {"errors", "protocol", "store"},
+    "approvals": {"errors", "protocol"},
+    "following": {"errors", "events", "parsing", "protocol", "strict_json"},
+    "operations": {"chat", "errors", "events", "protocol"},
+    "openapi": {"errors", "events", "operations", "protocol"},
+    "handlers.base": {
+        *("approvals", "auth", "errors", "journal", "keys", "operations", "parsing", "protocol", "runner", "store"),
+    },
+    "handlers.streams": {"errors", "events", "handlers.base", "sse"},
+    "handlers.access": {"handlers.base", "protocol"},
+    "handlers.models": {"handlers.base", "openapi", "protocol"},
+    "handlers.responses": {
+        *("errors", "events", "handlers.base", "handlers.streams", "keys", "parsing", "protocol", "run"),
+    },
+    "handlers.tasks": {"errors", "handlers.base", "handlers.streams", "journal", "keys", "parsing", "protocol"},
+    "handlers.chat": {"chat", "errors", "events", "handlers.streams", "protocol", "run", "sse"},
+    "handlers.socket": {"errors", "events", "following", "handlers.base", "protocol"},
+    "handlers": {
+        *("handlers.access", "handlers.base", "handlers.chat", "handlers.models", "handlers.responses"),
+        *("handlers.socket", "handlers.tasks", "operations"),
+    },
+    "app": {
+        *("", "addresses", "approvals", "auth", "catalog", "engines", "handlers", "hosts", "journal", "keys"),
+        *("protocol", "runner", "store", "strict_json"),
+    },
     # the client and the notebook
     "discovery": {"addresses", "errors", "protocol"},
     "client": {"discovery", "errors", "events", "protocol", "sse"},
@@ -47,7 +96,12 @@ ARROWS = {
     "": {"app", "client", "errors", "magics"},
 }
 
-SERVER = {"auth", "log", "engines", "catalog", "worker", "runner", "handlers", "app"}
+SERVER = {
+    *("patterns", "schemas", "parsing", "chat"),
+    *("instances", "migrations", "database", "store", "log", "journal", "keys"),
+    *("engines", "catalog", "worker", "hosts", "prompts", "run", "runner"),
+    *("auth", "approvals", "following", "operations", "openapi", "handlers", "app"),
+}
 CLIENT = {"discovery", "client", "interpolate", "lines", "markdown", "display", "magics"}
 
 ENGINE_LIBRARIES = {"xllamacpp", "llama_cpp", "mlx", "mlx_lm"}

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -480,7 +481,7 @@ def test_b3_7_another_servers_run_is_cancelled_by_a_flag(on_disk):
         running = await (await one.begin(metadata={})).start()
         assert await one.journal.cancels() == []
         asking = asyncio.create_task(other.journal.ask_to_cancel(await other.record(running)))
-        await until(lambda: one.store.cancels())
+        await until(one.store.cancels)
         assert await one.journal.cancels() == [running.id]
         assert not asking.done()
         await running.end("cancelled")
@@ -670,7 +671,29 @@ def test_b3_7_each_run_of_a_dead_server_goes_to_one_heir(on_disk):
     on_disk(act, count=3)
 
 
+@ours
+def test_b3_9_what_a_dead_server_left_is_ended_when_the_store_can_be_written(on_disk, monkeypatch):
+    async def act(dead, heir):
+        left = [await (await dead.begin(metadata={})).start() for _ in range(2)]
+        waited = await dead.begin(metadata={})
+        dead.die()
+        with monkeypatch.context() as patch:
+            patch.setattr(heir.store, "append", full)
+            with pytest.raises(StorageUnavailable):
+                await heir.journal.recover()
+        given_back = await heir.journal.recover()
+        await heir.journal.tend()
+        assert [record.id for record, _ in given_back] == [waited.id]
+        assert [(await heir.record(running)).status for running in left] == ["failed"] * 2
+
+    on_disk(act, count=2)
+
+
 # What could not be written.
+
+
+def full(*_, **__):
+    raise StorageUnavailable("The disk is full.")
 
 
 @ours
@@ -703,9 +726,6 @@ def test_b3_9_what_still_cannot_be_written_is_tried_again(on_disk, monkeypatch):
         running = await (await server.begin(metadata={})).start()
         running.log.break_off(StorageUnavailable())
         server.journal.release(running.id)
-
-        def full(*_, **__):
-            raise StorageUnavailable("The disk is full.")
 
         with monkeypatch.context() as patch:
             patch.setattr(server.store, "append", full)
@@ -744,14 +764,17 @@ def test_a_run_that_ended_well_is_never_failed_later(on_disk):
 
 @ours
 def test_b3_10_events_go_after_their_time_and_tasks_after_theirs(on_disk, monkeypatch):
+    def at(now):
+        monkeypatch.setattr(journal_module, "time", SimpleNamespace(time=lambda: now))
+
     async def act(server):
         running = await (await server.begin(metadata={})).end()
         ended = (await server.record(running)).completed_at
         for passed, dropped in ((HOUR - 1, False), (HOUR, True), (30 * DAY - 1, True)):
-            monkeypatch.setattr(journal_module.time, "time", lambda passed=passed: ended + passed)
+            at(ended + passed)
             await server.journal.tend()
             assert (await server.record(running)).events_dropped is dropped
-        monkeypatch.setattr(journal_module.time, "time", lambda: ended + 30 * DAY)
+        at(ended + 30 * DAY)
         await server.journal.tend()
         with pytest.raises(ResponseNotFound):
             await server.record(running)
@@ -759,7 +782,6 @@ def test_b3_10_events_go_after_their_time_and_tasks_after_theirs(on_disk, monkey
     on_disk(act)
 
 
-@pytest.mark.xfail(strict=True, reason="a closed thread pool raises RuntimeError, for followers that poll too")
 @ours
 def test_a_journal_that_is_closed_is_storage_that_cannot_be_used(tmp_path):
     async def scenario():

@@ -11,8 +11,13 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from lmsp_jupyter import schemas
 from lmsp_jupyter.engines import (
     Broken,
+    Call,
+    CallArguments,
+    CallEnded,
+    CallStarted,
     Finished,
     Prompt,
     PromptProgress,
@@ -20,11 +25,12 @@ from lmsp_jupyter.engines import (
     Settings,
     Text,
     Turn,
+    calls,
     gguf,
     llama_cpp,
 )
 from lmsp_jupyter.errors import ModelUnavailable
-from lmsp_jupyter.protocol import Options, ReasoningOptions
+from lmsp_jupyter.protocol import NamedTool, Options, ReasoningOptions, Tool
 
 TIMEOUT = 300
 """Seconds after which a test is hung."""
@@ -352,6 +358,26 @@ def test_of_many_mixed_requests_each_ends_exactly_once(engine):
 # Reasoning
 
 
+def changed(starter, path, template, tokens=()):
+    """The starter as another file, with another template and new names for some tokens."""
+    data = starter.read_bytes()
+    size = len(data)
+    for old, new in tokens:
+        data = replaced(data, old, new)
+    old = gguf.read(starter).chat_template.encode()
+    # What follows the header must stay aligned to 32 bytes.
+    shift = len(data) - size + len(template) - len(old) + len("{##}")
+    path.write_bytes(replaced(data, old, template + b"{#" + b" " * (-shift % 32) + b"#}"))
+    return path
+
+
+def replaced(data, old, new):
+    """`data` with one string of the GGUF header replaced."""
+    old, new = (len(each).to_bytes(8, "little") + each for each in (old, new))
+    assert data.count(old) == 1
+    return data.replace(old, new)
+
+
 @pytest.fixture(scope="module")
 def thinker(starter, tmp_path_factory):
     """The starter with a template that begins each answer with the model's reasoning."""
@@ -361,22 +387,17 @@ def thinker(starter, tmp_path_factory):
         b"{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n"
         b"{% if enable_thinking is false %}\n</think>\n\n{% endif %}{% endif %}"
     )
-    old = gguf.read(starter).chat_template.encode()
-    assert len(template) <= len(old)
-    path = tmp_path_factory.mktemp("models") / "thinker.gguf"
-    # Of the same length, so that nothing after it moves.
-    path.write_bytes(starter.read_bytes().replace(old, template.ljust(len(old))))
-    assert "enable_thinking" in gguf.read(path).chat_template
+    path = changed(starter, tmp_path_factory.mktemp("models") / "thinker.gguf", template)
     with loaded(path, parallel=1, context_length=1024) as engine:
         yield path, engine
 
 
 def test_a_template_that_thinks_gives_the_capability(starter, engine, thinker):
     path, thinking = thinker
-    assert llama_cpp.inspect(path).capabilities == ("reasoning",)
-    assert thinking.capabilities == ["reasoning"]
-    assert llama_cpp.inspect(starter).capabilities == ()
-    assert engine.capabilities == []
+    assert llama_cpp.inspect(path).capabilities == ("tools", "structured_output", "reasoning")
+    assert thinking.capabilities == ["tools", "structured_output", "reasoning"]
+    assert llama_cpp.inspect(starter).capabilities == ("tools", "structured_output")
+    assert engine.capabilities == ["tools", "structured_output"]
 
 
 def test_reasoning_is_told_from_text_and_can_be_turned_off(thinker):
@@ -390,6 +411,223 @@ def test_reasoning_is_told_from_text_and_can_be_turned_off(thinker):
     for answer, enabled in ((on, True), (off, False)):
         counted = thinking.count(prompt(COUNT, reasoning=ReasoningOptions(enabled=enabled)))
         assert counted == answer.end.usage.input_tokens
+    assert on.end.usage.output_tokens_details.reasoning_tokens == 8
+    assert off.end.usage.output_tokens_details.reasoning_tokens == 0
+
+
+def test_b0_9_a_thinking_template_has_its_free_reasoning_before_the_grammar(thinker):
+    """Reasoning counts in the limit."""
+    _, thinking = thinker
+    off = ask(thinking, COUNT, schema=AGE, reasoning=ReasoningOptions(enabled=False))
+    assert schemas.mistake_in(off.text, AGE) is None
+    assert not any(isinstance(output, ReasoningText) for output in off.outputs)
+    on = ask(thinking, COUNT, schema=AGE, max_output_tokens=6, reasoning=ReasoningOptions(enabled=True))
+    assert (on.text, on.end.reason, on.end.usage.output_tokens_details.reasoning_tokens) == ("", "length", 6)
+    assert any(isinstance(output, ReasoningText) for output in on.outputs)
+    counted = thinking.count(prompt(COUNT, schema=AGE, reasoning=ReasoningOptions(enabled=True)))
+    assert counted == on.end.usage.input_tokens
+
+
+# Schemas and tools (B0.9, B0.10, B0.11)
+
+
+def an_object(**properties):
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+AGE = an_object(name={"type": "string", "maxLength": 12}, age={"type": "integer", "minimum": 0, "maximum": 120})
+WEATHER = Tool(
+    name="get_weather",
+    description="The weather in a city.",
+    parameters=an_object(city={"type": "string", "maxLength": 20}, days={"$ref": "#/$defs/Days"})
+    | {"$defs": {"Days": {"type": "integer", "minimum": 1, "maximum": 5}}},
+)
+TIME = Tool(name="get_time", parameters=an_object(zone={"enum": ["UTC", "CET"]}))
+ANYTHING = Tool(name="get")
+
+
+def called(what, answer):
+    """The calls in an answer, each with its arguments and whether it is whole, as a worker tells them; and the text."""
+    said = []
+    reader = calls.Calls(what, said.append)
+    for output in answer.outputs:
+        reader(output)
+    found = []
+    for output in said:
+        if isinstance(output, CallStarted):
+            found.append([output.name, "", False])
+        elif isinstance(output, CallArguments):
+            found[-1][1] += output.text
+        elif isinstance(output, CallEnded):
+            found[-1][2] = True
+    return found, "".join(output.text for output in said if isinstance(output, Text))
+
+
+@pytest.mark.parametrize("question", ["What is the weather in Rome?", "Tell me a story 👩‍👧.", "<tool_call> {"])
+@pytest.mark.parametrize("choice", ["required", NamedTool(name="get_time")], ids=["required", "named"])
+def test_b0_10_a_call_that_is_required_is_made(engine, question, choice):
+    what = prompt(question, tools=[WEATHER, TIME], tool_choice=choice, parallel=False, max_output_tokens=80)
+    answer = submit(engine, what).wait()
+    [(name, arguments, is_whole)], text = called(what, answer)
+    tool = {"get_weather": WEATHER, "get_time": TIME}[name]
+    assert choice in ("required", NamedTool(name=name))
+    assert is_whole
+    assert text == ""
+    assert schemas.mistake_in(arguments, tool.parameters) is None
+    assert answer.end.reason == "stop"
+    assert engine.count(what) == answer.end.usage.input_tokens
+    assert engine.count(what) > engine.count(prompt(question)) + 50
+
+
+def test_b0_10_a_required_call_that_hits_the_limit_is_no_call(engine):
+    for limit, found in ((4, []), (20, [["get_time", '{"', False]])):
+        what = prompt(COUNT, tools=[TIME], tool_choice="required", max_output_tokens=limit)
+        answer = submit(engine, what).wait()
+        cut, text = called(what, answer)
+        assert [name for name, *_ in cut] == [name for name, *_ in found]
+        assert not any(is_whole for *_, is_whole in cut)
+        assert (text, answer.end.reason) == ("", "length")
+
+
+def test_b0_9_with_auto_an_answer_may_be_text_and_ends_by_itself(engine):
+    what = prompt(COUNT, tools=[WEATHER], max_output_tokens=200)
+    answer = submit(engine, what).wait()
+    assert called(what, answer) == ([], answer.text)
+    assert answer.text
+    assert answer.end.reason == "stop"
+
+
+def test_b0_9_with_none_the_model_is_not_told_of_tools(engine):
+    assert engine.count(prompt(COUNT, tools=[WEATHER], tool_choice="none")) == engine.count(prompt(COUNT))
+
+
+def test_b2_4_a_stop_string_does_not_end_a_call(engine):
+    what = prompt(COUNT, tools=[TIME], tool_choice="required", parallel=False, stop=["}", "zone"])
+    answer = submit(engine, what).wait()
+    [(name, _, is_whole)], _ = called(what, answer)
+    assert (name, is_whole) == ("get_time", True)
+
+
+SCHEMAS = {
+    "nested references": {"$defs": {"A": AGE}, **an_object(one={"$ref": "#/$defs/A"}, two={"$ref": "#/$defs/A"})},
+    "recursion": {
+        "$defs": {
+            "T": an_object(v={"type": "boolean"})
+            | {"properties": {"v": {"type": "boolean"}, "kids": {"type": "array", "items": {"$ref": "#/$defs/T"}}}}
+        },
+        "$ref": "#/$defs/T",
+    },
+    "emoji": an_object(mood={"enum": ["😀", "👩‍👧", "蓝"]}, kind={"const": "ďábel"}),
+    "null or more": an_object(x={"anyOf": [{"type": "null"}, {"type": "integer", "maximum": 9}]}),
+    "optional": {"type": "object", "properties": {name: {"type": "boolean"} for name in "abcd"}},
+    "numbers": an_object(
+        n={"type": "number", "exclusiveMinimum": 0, "maximum": 1}, m={"type": "number", "minimum": -1}
+    ),
+    "pattern": an_object(code={"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"}),
+    "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 2, "maxItems": 4},
+    "date": an_object(date={"type": "string", "format": "date"}),
+    "one of": {"oneOf": [an_object(t={"const": "cat"}), an_object(t={"const": "dog"}, good={"type": "boolean"})]},
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_b0_11_an_answer_is_valid_under_its_schema_or_cut(engine, name):
+    schema = SCHEMAS[name]
+    schemas.check(schema, "")
+    answers = [
+        submit(engine, prompt(f"An example of {name} in JSON.", schema=schema, max_output_tokens=64, **sampling))
+        for sampling in ({}, {"temperature": 0.8, "seed": 1}, {"temperature": 2.0, "seed": 2})
+    ]
+    for answer in answers:
+        answer.wait()
+        assert isinstance(answer.end, Finished)
+        assert answer.end.reason == "length" or schemas.mistake_in(answer.text, schema) is None
+
+
+def test_b0_11_a_grammar_that_llama_cpp_does_not_take_ends_the_answer(engine, monkeypatch):
+    """It would go on without one."""
+    monkeypatch.setattr(llama_cpp, "_LAYOUT", {"no_such_option": True})
+    answer = ask(engine, COUNT, schema=AGE, max_output_tokens=20)
+    assert answer.text == ""
+    assert answer.end.problem["code"] == "engine_failed"
+
+
+def test_b0_11_a_schema_that_makes_no_grammar_fails_before_anything_is_generated(engine):
+    answer = ask(engine, COUNT, schema={"not": {}})
+    assert [type(output) for output in answer.outputs] == [Broken]
+    assert ask(engine, COUNT, max_output_tokens=1).text == "1"
+
+
+def test_a_prompt_with_a_schema_that_does_not_fit_is_refused(narrow):
+    answer = ask(narrow, "word " * 300, schema=AGE)
+    assert answer.end.problem["code"] == "context_length_exceeded"
+
+
+def test_b6_3_the_last_turn_is_gone_on_with(engine):
+    whole = ask(engine, COUNT, max_output_tokens=12).text
+    what = prompt([("user", COUNT), ("assistant", whole[:10])], continue_last=True, max_output_tokens=6)
+    answer = submit(engine, what).wait()
+    assert answer.text
+    assert (whole + "…").startswith((whole[:10] + answer.text)[: len(whole)])
+    assert engine.count(what) == answer.end.usage.input_tokens
+
+
+HERMES = b"""{% if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% for c in m.tool_calls %}
+<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments if c.function.arguments is string else c.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.fixture(scope="module")
+def hermes(starter, tmp_path_factory):
+    """The starter with a template that knows tools, and the markers of calls as tokens of their own."""
+    path = tmp_path_factory.mktemp("models") / "hermes.gguf"
+    tokens = [(b"<file_sep>", b"<tool_call>"), (b"<filename>", b"</tool_call>")]
+    with loaded(changed(starter, path, HERMES, tokens), parallel=1, context_length=2048) as engine:
+        yield engine
+
+
+def test_b0_9_a_template_that_knows_tools_renders_them(hermes, engine):
+    assert hermes._template.knows_tools
+    assert not engine._template.knows_tools
+    turns = [
+        Turn("user", "Weather?"),
+        Turn("assistant", "I look.", [Call("get_weather", '{"city": "Rome"}'), Call("get", "not JSON")]),
+        Turn("tool", "sunny", name="get_weather"),
+        Turn("tool", "{}", name="get"),
+    ]
+    what = Prompt(turns=turns, tools=[WEATHER, ANYTHING], max_output_tokens=1)
+    rendered = hermes._endpoint.post("/apply-template", hermes._template.body(what))["prompt"]
+    assert '"description": "The weather in a city."' in rendered
+    assert 'I look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>' in rendered
+    assert '{"name": "get", "arguments": not JSON}' in rendered
+    assert "<|im_start|>tool\nsunny<|im_end|>" in rendered
+    assert submit(hermes, what).wait().end.usage.input_tokens == hermes.count(what)
+
+
+def test_b0_9_markers_may_be_tokens_of_their_own(hermes):
+    assert hermes._template.markers.keys() == {"<tool_call>", "</tool_call>"}
+    for choice in ("required", NamedTool(name="get_time")):
+        what = prompt(COUNT, tools=[TIME, WEATHER], tool_choice=choice, parallel=False, max_output_tokens=60)
+        [(_, _, is_whole)], text = called(what, submit(hermes, what).wait())
+        assert is_whole
+        assert text == ""
+    what = prompt(COUNT, tools=[TIME], max_output_tokens=20)
+    assert called(what, submit(hermes, what).wait())[1]
+
+
+def test_each_output_says_how_many_tokens_there_are_so_far(engine):
+    ask(engine, "Say hello to everyone.", max_output_tokens=4)
+    answer = ask(engine, "Say hello to everyone.", max_output_tokens=4)
+    assert [output.tokens for output in answer.outputs if isinstance(output, Text)][-1] in (3, 4)
+    progress = [output for output in answer.outputs if isinstance(output, PromptProgress)]
+    assert all(0 < output.cached <= output.done <= output.total for output in progress)
 
 
 # Trouble

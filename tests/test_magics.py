@@ -249,7 +249,7 @@ def test_n1_5_captured_output_is_the_final_bundle(shell):
     (output,) = captured.outputs
     assert output.data["text/markdown"].startswith("Hello world.")
     assert output.data[MIME]["status"] == "completed"
-    assert output.metadata[MIME]["last_event_id"] == 6
+    assert output.metadata[MIME]["last_event_id"] == 9
 
 
 def test_n1_1_strict_fails_on_truncation(shell):

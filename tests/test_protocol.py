@@ -101,8 +101,8 @@ def test_b7_3_a_response_also_has_the_members_of_neighbouring_clients():
 def test_b7_3_usage_also_has_its_details():
     told = msgspec.to_builtins(Usage(input_tokens=1, output_tokens=2, total_tokens=3))
 
-    assert told["input_tokens_details"] == {"cached_tokens": 0}
-    assert told["output_tokens_details"] == {"reasoning_tokens": 0}
+    assert told["input_tokens_details"]["cached_tokens"] == 0
+    assert told["output_tokens_details"]["reasoning_tokens"] == 0
 
 
 @ours

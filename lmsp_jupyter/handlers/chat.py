@@ -8,9 +8,9 @@ import msgspec
 from tornado.iostream import StreamClosedError
 
 from .. import errors, events, sse
-from ..chat import ChatRequest, Chunks, chat_document, completion, parse_chat
+from ..chat import ChatRequest, Chunks, chat_document, completion, parse_chat, pointing_into
 from ..protocol import Request
-from ..runner import Run
+from ..run import Run
 from .streams import EVENT_STREAM, HEARTBEAT, StreamHandler
 
 
@@ -22,7 +22,8 @@ class ChatHandler(StreamHandler):
         await self.work(self._complete(chat, request))
 
     async def _complete(self, chat: ChatRequest, request: Request) -> None:
-        run = await self.house.runner.start(request, self.known.owner, self.known.owners)
+        with pointing_into(chat):
+            run = await self.house.runner.start(request, self.known.owner, self.known.owners)
         try:
             await (self._stream_chunks(chat, run) if chat.stream else self._answer(run))
         finally:
@@ -31,6 +32,8 @@ class ChatHandler(StreamHandler):
     async def _answer(self, run: Run) -> None:
         async for _ in run.log.follow():
             pass
+        if run.log.broken:
+            raise run.log.broken
         response = run.log.response
         if response.error:
             raise errors.from_document(response.error)
@@ -49,6 +52,8 @@ class ChatHandler(StreamHandler):
                     if event := events.decode(entry.event, str(entry.id), entry.data):
                         self.write(chunks.take(event))
                 await self.flush()
+            if run.log.broken:
+                self.write(chunks.take(events.Failed(response_id=run.id, error=run.log.broken.document())))
             self.finish(set_content_type=EVENT_STREAM)
 
     def problem_document(self, problem: errors.Problem) -> errors.Document:

@@ -11,7 +11,7 @@ from ..events import Entry
 from ..keys import Replay, Reservation
 from ..parsing import parse_request
 from ..protocol import InputItems, InputTokens, Request
-from ..runner import Run
+from ..run import Run
 from .base import LMSPHandler
 from .streams import HEARTBEAT, StreamHandler, error_entry
 

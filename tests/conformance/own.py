@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager
 
 # Little of everything, so that windows and queues fill soon.
-SETTINGS = ("--LMSPApp.context_length=1024", "--LMSPApp.parallel=2", "--LMSPApp.queue_limit=4")
+SETTINGS = ("--LMSPApp.context_length=1024", "--LMSPApp.parallel=2", "--LMSPApp.queue_limit=8")
 START = 60.0
 """Seconds that a server may take to start."""
 

@@ -27,6 +27,7 @@ def test_b3_1_a_task_is_accepted(lmsp):
     answer = lmsp.post("/tasks", {"type": "response", "request": lmsp.ask(), "metadata": {"a": "b"}})
 
     task = answer.json()
+    lmsp.follow(task)
     assert answer.status_code == 202
     assert answer.headers["Location"].endswith(f"/lmsp/v1/tasks/{task['id']}")
     assert (task["object"], task["type"], task["model"]) == ("task", "response", lmsp.model)
@@ -134,14 +135,14 @@ def test_b3_2_a_queued_task(lmsp, queued_task):
 def test_b3_2_metadata_of_16_pairs(lmsp):
     metadata = {str(n): "x" for n in range(16)}
 
-    assert lmsp.make_task(lmsp.ask(max_output_tokens=1), metadata=metadata)["metadata"] == metadata
+    assert lmsp.finish(lmsp.ask(max_output_tokens=1), metadata=metadata)["metadata"] == metadata
 
 
 # B3.3
 
 
 def test_b3_3_tasks_are_listed_newest_first_a_page_at_a_time(lmsp):
-    made = [lmsp.make_task(lmsp.ask(max_output_tokens=1))["id"] for _ in range(3)]
+    made = [lmsp.finish(lmsp.ask(max_output_tokens=1))["id"] for _ in range(3)]
 
     first = lmsp.get("/tasks", params={"limit": 2}).json()
     second = lmsp.get("/tasks", params={"limit": 2, "after": first["next"]}).json()

@@ -9,14 +9,19 @@ from .api import refused
 pytestmark = pytest.mark.ours
 
 
+@pytest.fixture(scope="module")
+def task(lmsp):
+    """The task whose call is to be approved."""
+    return lmsp.finish(lmsp.ask(max_output_tokens=1))
+
+
 @pytest.fixture
-def approval(lmsp):
+def approval(lmsp, task):
     """An approval that is asked for."""
-    return ask(lmsp)
+    return ask(lmsp, task)
 
 
-def ask(lmsp, **more):
-    task = lmsp.make_task(lmsp.ask(max_output_tokens=1))
+def ask(lmsp, task, **more):
     body = {"tool": "get_weather", "arguments": '{"city": "Oslo"}', "task_id": task["id"], "expires_in": 60}
     answer = lmsp.post("/approvals", body | more)
     assert answer.is_success, answer.text
@@ -33,9 +38,9 @@ def decision(lmsp, approval, **params):
     return answer.json()["decision"]
 
 
-def test_b9_1_an_approval_is_pending_until_it_is_answered(lmsp, approval):
+def test_b9_1_an_approval_is_pending_until_it_is_answered(lmsp, task, approval):
     assert (approval["tool"], approval["arguments"]) == ("get_weather", '{"city": "Oslo"}')
-    assert approval["task_id"].startswith("task_")
+    assert approval["task_id"] == task["id"]
     assert decision(lmsp, approval) is None
 
 
@@ -59,8 +64,8 @@ def test_b9_1_the_first_answer_wins(lmsp, approval):
     assert decision(lmsp, approval) == "deny"
 
 
-def test_b9_1_an_expired_one_is_a_denial(lmsp):
-    approval = ask(lmsp, expires_in=1)
+def test_b9_1_an_expired_one_is_a_denial(lmsp, task):
+    approval = ask(lmsp, task, expires_in=1)
 
     assert decision(lmsp, approval, wait=30) == "deny"
 
@@ -80,12 +85,12 @@ def test_b9_1_an_unknown_approval(lmsp):
     assert lmsp.post("/approvals/none", {"decision": "allow"}).status_code == 404
 
 
-def test_b9_1_pending_ones_are_pushed(lmsp, approval):
+def test_b9_1_pending_ones_are_pushed(lmsp, task, approval):
     with lmsp.connect() as socket:
         socket.send(follow="approvals")
         entries = (entry for entry in socket if entry.get("list") == "approvals")
         assert approval["id"] in {each["id"] for each in next(entries)["changed"]}
 
-        another = ask(lmsp)
+        another = ask(lmsp, task)
         pushed = next(each for entry in entries for each in entry["changed"] if each["id"] == another["id"])
         assert (pushed["tool"], pushed["decision"]) == ("get_weather", None)
