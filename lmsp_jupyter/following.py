@@ -75,15 +75,23 @@ class Following:
 
     async def take(self, message: str | bytes) -> None:
         """Do what a message of the page asks for; one that is not understood is answered with an error."""
+        label: Message = {}
         try:
             data = read_json(message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message)
             if "unfollow" in data:
                 await self._stop(read(data, Unfollow).unfollow)
             else:
+                label = self._label(data.get("follow"))
                 wanted = read(data, Follow)
                 await self._start(wanted.follow, wanted.after)
         except Problem as problem:
-            await self._say({"error": problem.document()})
+            await self._say(label | {"error": problem.document()})
+
+    def _label(self, name: Any) -> Message:
+        """What messages about this list or task begin with."""
+        if not isinstance(name, str):
+            return {}
+        return {"list" if name in self._lists else "task_id": name}
 
     def wake(self) -> None:
         """Look at the lists at once: something has changed."""
@@ -101,7 +109,7 @@ class Following:
     async def _start(self, name: str, after: int) -> None:
         """Follow a task or a list, from the beginning or from a new position if it is followed already."""
         await self._stop(name)
-        label = {"list" if name in self._lists else "task_id": name}
+        label = self._label(name)
         if len(self._readers) >= MAX_FOLLOWED:
             full = QueueFull(f"One connection follows {MAX_FOLLOWED} things at most; unfollow some.")
             await self._say(label | {"error": full.document()})

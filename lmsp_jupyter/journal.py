@@ -54,6 +54,7 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, "lmsp-store")
         self._live: dict[str, Log] = {}
         self._unwritten: dict[str, Problem] = {}
+        self._adopted: list[Record] = []
         self._waiting: list[Record] = []
         self._closed = False
 
@@ -100,7 +101,14 @@ class Journal:
             await self.call(self._store.create, record, batch, key)
 
         log = Log(commit)
-        await log.append(Created(response_id=response.id, response=response))
+        creating = asyncio.ensure_future(log.append(Created(response_id=response.id, response=response)))
+        try:
+            await asyncio.shield(creating)
+        except asyncio.CancelledError:
+            # The store's thread goes on, so the run is there all the same, and nobody makes it.
+            await creating
+            await log.append(*Composer(response.id).cancelled())
+            raise
         self._live[response.id] = log
         return log
 

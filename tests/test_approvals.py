@@ -38,7 +38,7 @@ def run(scenario):
     return asyncio.run(asyncio.wait_for(scenario, timeout=20))
 
 
-def test_b9_1_an_approval_says_what_is_asked_and_until_when(approvals):
+def test_b9_2_an_approval_says_what_is_asked_and_until_when(approvals):
     asked = approvals.ask("ann", request(task_id="task_1", response_id="resp_1", expires_in=60))
 
     assert asked.id.startswith("appr_")
@@ -75,7 +75,7 @@ def test_b9_1_a_wait_ends_without_an_answer(approvals):
     assert run(approvals.wait({"ann"}, asked.id, 0.01)) == asked
 
 
-def test_b9_1_a_wait_is_bounded(approvals, monkeypatch):
+def test_b9_2_a_wait_is_bounded(approvals, monkeypatch):
     monkeypatch.setattr(module, "MAX_WAIT", 0.01)
     asked = approvals.ask("ann", request())
 
@@ -150,7 +150,7 @@ def test_b5_5_whoever_sees_several_identities_answers_for_them(approvals):
     assert approvals.answer({"ann", ""}, asked.id, "always").decision == "always"
 
 
-def test_b9_1_so_many_of_one_identity_may_be_pending(approvals, clock):
+def test_b9_2_so_many_of_one_identity_may_be_pending(approvals, clock):
     asked = [approvals.ask("ann", request(expires_in=60)) for _ in range(MAX_PENDING)]
 
     with pytest.raises(QueueFull) as caught:
@@ -164,7 +164,7 @@ def test_b9_1_so_many_of_one_identity_may_be_pending(approvals, clock):
     approvals.ask("ann", request())
 
 
-def test_a_decided_one_is_kept_for_a_while(approvals, clock):
+def test_b9_2_a_decided_one_is_kept_for_a_while(approvals, clock):
     clock.now = 0.0
     asked = approvals.ask("ann", request())
     approvals.answer({"ann"}, asked.id, "allow")

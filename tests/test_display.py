@@ -7,7 +7,7 @@ import pytest
 from fake_client import FakeStream, answer, progress
 from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
 
-from lmsp_jupyter import display, errors, events
+from lmsp_jupyter import display, errors, events, protocol
 from lmsp_jupyter.display import (
     MIME,
     OnlyEnd,
@@ -161,7 +161,7 @@ def test_n1_5_what_varies_stands_in_the_metadata(kind):
             "task_id": None,
             "last_event_id": 10,
             "created_at": 1700000000,
-            "timings": {"time_to_first_token": 0.75, "tokens_per_second": 4.0},
+            "timings": {"time_to_first_token": 1.0, "tokens_per_second": 4.0},
             "cached_tokens": 2,
         }
     }

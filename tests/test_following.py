@@ -124,7 +124,7 @@ class Page:
     ],
     ids=repr,
 )
-def test_b8_1_a_message_that_is_not_understood_is_answered_with_a_problem(text, code):
+def test_b8_2_a_message_that_is_not_understood_is_answered_with_a_problem(text, code):
     async def scenario():
         page = Page()
         await page.following.take(text)
@@ -135,9 +135,20 @@ def test_b8_1_a_message_that_is_not_understood_is_answered_with_a_problem(text, 
 
     [answer], *rest = run(scenario())
 
-    assert answer.keys() == {"error"}
     assert (answer["error"]["code"], answer["error"]["status"]) == (code, 400)
     assert rest == [[message("task_1", 1)]]  # and the connection goes on
+
+
+def test_b8_2_a_task_that_cannot_be_followed_so_is_named():
+    async def scenario():
+        page = Page()
+        await page.following.take('{"follow": "task_1", "after": -1}')
+        return page.messages
+
+    [answer] = run(scenario())
+
+    assert answer["task_id"] == "task_1"
+    assert answer["error"]["code"] == "invalid_request"
 
 
 # Tasks
@@ -269,7 +280,7 @@ def test_b8_1_after_unfollow_nothing_of_the_task_is_sent():
     assert left == ["task_1"]
 
 
-def test_b8_1_unfollowing_what_is_not_followed_is_no_error():
+def test_b8_2_unfollowing_what_is_not_followed_is_no_error():
     async def scenario():
         page = Page()
         await page.say(unfollow="task_1")
@@ -279,7 +290,7 @@ def test_b8_1_unfollowing_what_is_not_followed_is_no_error():
     assert run(scenario()) == []
 
 
-def test_b8_1_following_again_starts_from_the_new_position():
+def test_b8_2_following_again_starts_from_the_new_position():
     async def scenario():
         page = Page()
         page.add("task_1", entry(1), entry(2))
@@ -405,7 +416,7 @@ def test_b8_1_a_change_while_a_list_is_read_is_not_lost():
     assert [told["changed"] for told in run(scenario())] == [[json_of(item("a"))], [json_of(item("b"))]]
 
 
-def test_b8_1_following_a_list_again_tells_it_whole_again():
+def test_b8_2_following_a_list_again_tells_it_whole_again():
     async def scenario():
         page = Page({"tasks": Things(item("a"))})
         await page.say(follow="tasks")
@@ -508,7 +519,7 @@ def test_b3_5_a_slow_page_slows_no_other():
     assert other == [message("task_1", 1), message("task_1", 2), {"task_id": "task_1", "ended": True}]
 
 
-def test_b8_1_a_long_log_goes_out_in_several_arrays():
+def test_b8_2_a_long_log_goes_out_in_several_arrays():
     count = 2 * MAX_ARRAY + 1
 
     async def scenario():
@@ -524,7 +535,7 @@ def test_b8_1_a_long_log_goes_out_in_several_arrays():
     assert end == [{"task_id": "task_1", "ended": True}]
 
 
-def test_b8_1_one_connection_follows_so_many_things(monkeypatch):
+def test_b8_2_one_connection_follows_so_many_things(monkeypatch):
     monkeypatch.setattr(module, "MAX_FOLLOWED", 2)
 
     async def scenario():
