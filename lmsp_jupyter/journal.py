@@ -54,7 +54,6 @@ class Journal:
         self._thread = ThreadPoolExecutor(1, "lmsp-store")
         self._live: dict[str, Log] = {}
         self._unwritten: dict[str, Problem] = {}
-        self._adopted: list[Record] = []
         self._waiting: list[Record] = []
         self._closed = False
 
@@ -265,11 +264,9 @@ class Journal:
                 restarted = ServiceRestarted("The service ended while it worked on this; send the request again.")
                 self._unwritten[record.id] = restarted
         await self._write()
-        waiting = []
-        while self._waiting:
-            record = self._waiting[-1]
-            log = self._live[record.id] = await self._restored(record.id)
-            waiting.append((self._waiting.pop(), log))
+        waiting = [(record, await self._restored(record.id)) for record in self._waiting]
+        self._live.update({record.id: log for record, log in waiting})
+        self._waiting.clear()
         return waiting
 
     async def tend(self) -> None:

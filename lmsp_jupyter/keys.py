@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -78,6 +79,16 @@ class Keys:
         if key in self._mine:
             raise _taken(key, same=self._mine[key] == digest)
         self._mine[key] = digest
+        reserving = asyncio.ensure_future(self._reserve(key, digest))
+        try:
+            return await asyncio.shield(reserving)
+        except asyncio.CancelledError:
+            # The store's thread goes on, so the key may be taken all the same, and nobody runs anything under it.
+            if isinstance(reserved := await reserving, Reservation):
+                await reserved.release()
+            raise
+
+    async def _reserve(self, key: Key, digest: bytes) -> Reservation | Replay:
         try:
             found: Reserved | None = await self._journal.call(self._store.reserve, key, digest)
         except BaseException:

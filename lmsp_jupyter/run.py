@@ -19,7 +19,7 @@ from .engines import (
     ReasoningText,
     Text,
 )
-from .errors import OutputInvalid, Problem, from_document
+from .errors import OutputInvalid, Problem, StorageUnavailable, from_document
 from .events import Composer, Event, Progress, Queued
 from .log import Log
 from .protocol import FunctionCall, IncompleteReason, InputTokensDetails, Message, NamedTool, Usage
@@ -43,15 +43,25 @@ class Run:
         self._turn = asyncio.Lock()
 
     async def say(self, compose: Callable[[Composer], list[Event]]) -> None:
-        """Append what `compose` makes, unless the response has ended: composing and appending are one step."""
+        """Append what `compose` makes, unless the response has ended: composing and appending are one step.
+
+        Raises `StorageUnavailable`, and the log is broken off: what was composed is lost to it (B3.9).
+        """
         async with self._turn:
-            if not self.log.ended:
+            if self.log.ended or self.log.broken:
+                return
+            try:
                 await self.log.append(*compose(self._composer))
+            except StorageUnavailable as problem:
+                self.log.break_off(problem)
+                raise
 
     async def cancel(self) -> None:
         """End the response now, and the work when the engine's current batch ends (B0.8, B3.3)."""
-        await self.say(lambda composer: composer.cancelled(self._usage))
-        self.stop()
+        try:
+            await self.say(lambda composer: composer.cancelled(self._usage))
+        finally:
+            self.stop()
 
     def queued(self, position: int, _: Composer) -> list[Event]:
         return [Queued(response_id=self.id, position=position)]

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -253,10 +253,10 @@ class Runner:
                     await run.generate(worker)
             except asyncio.CancelledError:
                 # By `Run.cancel`, which has said so; or the server closes, and on disk the run is for the next one.
-                run.log.break_off(ServiceRestarted("The server is stopping."))
-            except StorageUnavailable as problem:
+                if not run.log.broken:
+                    run.log.break_off(ServiceRestarted("The server is stopping."))
+            except StorageUnavailable:
                 run.stop()
-                run.log.break_off(problem)
             except Problem as problem:
                 await self._fail(run, problem)
             except Exception:
@@ -267,10 +267,8 @@ class Runner:
                 self.journal.release(run.id)
 
     async def _fail(self, run: Run, problem: Problem) -> None:
-        try:
+        with suppress(StorageUnavailable):  # its log is broken off then, and ended later
             await run.fail(problem)
-        except StorageUnavailable as storage:
-            run.log.break_off(storage)
 
     async def _load_with_progress(self, run: Run, host: Host) -> Worker:
         total = host.entry.model.size_bytes or 0
@@ -294,8 +292,8 @@ class Runner:
                 if count % rounds == 0:
                     self._left += await self.journal.recover()
                     while self._left:
-                        await self._take_up(*self._left[-1])
-                        self._left.pop()
+                        await self._take_up(*self._left[0])
+                        self._left.pop(0)
                     await self.journal.tend()
                     await self.hosts.unload_idle()
                 for run_id in await self.journal.cancels():

@@ -27,3 +27,24 @@ def test_stop_strings(pieces, stops, shown):
             break
         assert "".join(pieces).startswith(text)
     assert text + matcher.rest() == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "met"),
+    [
+        ("a<call>b.", "a<call>b.", False),
+        ("a.<call>", "a", True),
+        ("a<cal.", "a<cal", True),
+        ("<call>.<call>.", "<call>.<call>.", False),
+        ("a<cal", "a<cal", False),
+    ],
+)
+def test_b2_4_nothing_is_matched_from_a_marker_on(text, shown, met):
+    for pieces in ([text], text):
+        matcher = Stops(["."], until="<call>")
+        taken = ""
+        for piece in pieces:
+            taken += matcher.take(piece)
+            if matcher.met:
+                break
+        assert (taken + matcher.rest(), matcher.met) == (shown, met)

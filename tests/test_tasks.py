@@ -11,6 +11,7 @@ from waiting import until
 
 from lmsp_jupyter import sse
 from lmsp_jupyter.errors import StorageUnavailable
+from lmsp_jupyter.handlers.tasks import TasksHandler
 from lmsp_jupyter.worker import Generation
 
 pytestmark = pytest.mark.usefixtures("script")
@@ -67,9 +68,10 @@ async def test_b3_1_a_task_is_accepted_and_found_at_its_location(client, jp_base
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize(
-    "request_",
-    [
+async def test_b3_1_a_task_is_refused_where_its_request_is(client, script):
+    script("small", ["echo"], context_length=10)
+    script("plain", ["echo"], capabilities=[])
+    for request in (
         body(max_tokens=5),
         body(temperature=9),
         body(input=[]),
@@ -78,18 +80,13 @@ async def test_b3_1_a_task_is_accepted_and_found_at_its_location(client, jp_base
         body("small", input="word " * 10),
         body("plain", tools=[{"type": "function", "name": "f", "parameters": {"type": "object"}}]),
         body(previous_response_id="resp_none"),
-    ],
-    ids=lambda request: next(name for name in [*request][::-1] if name),
-)
-async def test_b3_1_a_task_is_refused_where_its_request_is(client, script, request_):
-    script("small", ["echo"], context_length=10)
-    script("plain", ["echo"], capabilities=[])
+    ):
+        of_response = await client.post("/responses", json=request)
+        of_task = await client.post("/tasks", json={"type": "response", "request": request})
 
-    of_response = await client.post("/responses", json=request_)
-    of_task = await client.post("/tasks", json={"type": "response", "request": request_})
+        assert of_task.status_code == of_response.status_code >= 400
+        assert of_task.json()["code"] == of_response.json()["code"]
 
-    assert of_task.status_code == of_response.status_code >= 400
-    assert of_task.json()["code"] == of_response.json()["code"]
     assert await ids(client) == []
 
 
@@ -101,21 +98,17 @@ async def test_b3_1_the_pointer_of_a_refusal_leads_into_the_task(client):
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize(
-    ("change", "pointer"),
-    [
+async def test_b3_1_what_is_no_task(client):
+    for change, pointer in (
         ({"type": "other"}, "/type"),
         ({"request": None}, "/request"),
         ({"request": "hi"}, "/request"),
         ({"more": 1}, "/more"),
         ({"metadata": {"a": 1}}, "/metadata"),
         ({"metadata": {f"key{n}": "" for n in range(17)}}, "/metadata"),
-    ],
-)
-async def test_b3_1_what_is_no_task(client, change, pointer):
-    answer = await client.post("/tasks", json={"type": "response", "request": body(), **change})
-
-    assert (answer.status_code, answer.json()["param"]) == (400, pointer)
+    ):
+        answer = await client.post("/tasks", json={"type": "response", "request": body(), **change})
+        assert (answer.status_code, answer.json()["param"]) == (400, pointer)
 
 
 @pytest.mark.ours
@@ -257,7 +250,7 @@ async def test_b3_5_twenty_followers_agree(app, client, script):
 
 @pytest.mark.ours
 async def test_b3_5_a_slow_follower_slows_nobody(client, script):
-    script("loud", ["repeat", 300, "x" * 20_000])
+    script("loud", ["repeat", 30, "x" * 100_000])
     task = await create(client, body("loud"))
 
     async with client.stream("GET", f"/tasks/{task['id']}/events") as slow:
@@ -374,14 +367,11 @@ async def test_b4_2_head_tells_status_and_headers_alone(app, client, endless):
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize(
-    ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/events"), ("HEAD", "/events")]
-)
-async def test_b2_3_an_unknown_task_is_404(client, method, path):
-    answer = await client.request(method, f"/tasks/task_01ARZ3NDEKTSV4RRFFQ69G5FAV{path}")
-
-    assert answer.status_code == 404
-    assert method == "HEAD" or answer.json()["code"] == "task_not_found"
+async def test_b2_3_an_unknown_task_is_404(client):
+    for method, path in (("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/events"), ("HEAD", "/events")):
+        answer = await client.request(method, f"/tasks/task_01ARZ3NDEKTSV4RRFFQ69G5FAV{path}")
+        assert answer.status_code == 404
+        assert method == "HEAD" or answer.json()["code"] == "task_not_found"
 
 
 # Cancelling and deleting
@@ -392,14 +382,14 @@ async def test_b3_3_cancel_answers_before_the_engine_has_stopped(app, client, en
     task = await create(client, body("endless"))
     await speaking(app, task)
     stop, heard = Generation.cancel, []
-    monkeypatch.setattr(Generation, "cancel", lambda generation: heard.append(generation))
+    monkeypatch.setattr(Generation, "cancel", lambda generation: heard.append(generation))  # noqa: PLW0108  # a builtin binds no self
 
     answer = await client.post(f"/tasks/{task['id']}/cancel")
 
     cancelled = answer.json()
     assert (answer.status_code, cancelled["status"], app.runner.active) == (200, "cancelled", 1)
     assert cancelled["response"]["status"] == "cancelled"
-    assert cancelled["response"]["usage"]["output_tokens"] > 0
+    assert cancelled["response"]["usage"]["input_tokens"] == 1
     assert cancelled["completed_at"] >= cancelled["started_at"]
     followed = await follow(client, task)
     assert names_in(followed)[-2:] == ["response.output_item.done", "response.cancelled"]
@@ -423,6 +413,7 @@ async def test_b3_3_a_finished_task_comes_back_as_it_is(client):
 @pytest.mark.ours
 async def test_b3_3_the_first_final_event_wins(client, script):
     script("talks", ["repeat", 10, "x ", 0.002])
+    await client.post("/models/talks/load")
     tasks = [await create(client, body("talks")) for _ in range(4)]
     cancels = [asyncio.ensure_future(cancel(client, task)) for _ in range(5) for task in tasks]
 
@@ -511,27 +502,29 @@ async def test_b6_1_a_response_of_a_task_is_found_only_if_it_was_to_be_stored(cl
 
 @pytest.mark.ours
 async def test_b0_8_who_leaves_while_a_task_is_made_leaves_no_work_without_a_maker(app, client, store, monkeypatch):
-    making, go_on = threading.Event(), threading.Event()
-    make = store.create
+    making, left, go_on = threading.Event(), asyncio.Event(), threading.Event()
+    make, close = store.create, TasksHandler.on_connection_close
 
     def slowly(*arguments):
         making.set()
         assert go_on.wait(20)
         return make(*arguments)
 
+    def leave(handler):
+        close(handler)
+        left.set()
+
     monkeypatch.setattr(store, "create", slowly)
+    monkeypatch.setattr(TasksHandler, "on_connection_close", leave)
     posted = asyncio.ensure_future(client.post("/tasks", json={"type": "response", "request": body()}))
     await until(making.is_set)
     posted.cancel()
-    await until(lambda: not app.runner._runs and app.runner.active == 0)
+    await left.wait()
     go_on.set()
 
-    async def ended():
-        page = (await client.get("/tasks")).json()["data"]
-        return all(task["completed_at"] for task in page)
-
-    while not await ended():
-        await asyncio.sleep(0.01)
+    (task,) = (await client.get("/tasks")).json()["data"]
+    assert names_in(await follow(client, task)) == ["response.created", "response.cancelled"]
+    await until(lambda: app.runner.active == 0)
 
 
 # Listing
@@ -579,11 +572,10 @@ async def test_b3_3_a_list_is_filtered_and_paged(app, client, script, endless):
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=-1", "status=done", "status="])
-async def test_b3_3_queries_that_are_none(client, query):
-    answer = await client.get(f"/tasks?{query}")
-
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+async def test_b3_3_queries_that_are_none(client):
+    for query in ("limit=0", "limit=101", "limit=x", "limit=-1", "status=done", "status="):
+        answer = await client.get(f"/tasks?{query}")
+        assert (query, answer.status_code, answer.json()["code"]) == (query, 400, "invalid_request")
 
 
 # Keeping
@@ -712,9 +704,7 @@ async def test_b3_9_a_log_that_cannot_be_written_ends_the_task_later(app, client
 
 @pytest.mark.ours
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_b3_9_a_stored_response_whose_log_cannot_be_written(
-    app, client, store, endless, monkeypatch, streamed
-):
+async def test_b3_9_a_stored_response_whose_log_cannot_be_written(app, client, store, endless, monkeypatch, streamed):
     request = body("endless", store=True, stream=streamed)
     posted = asyncio.ensure_future(client.post("/responses", json=request))
     await until(lambda: app.runner.runs("endless"))

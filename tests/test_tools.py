@@ -63,7 +63,7 @@ def done(events):
 
 
 @pytest.mark.chapter6
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize("size", [1, 7, 1000])
 async def test_a5_4_a_call_is_an_item_however_its_text_is_cut(client, script, size):
     script("calls", *pieces(call(), size))
 
@@ -154,11 +154,13 @@ async def test_a5_5_the_call_and_what_it_came_to_go_back_as_received(client, scr
 
 @pytest.mark.ours
 async def test_b0_9_what_only_looks_like_a_call_is_text(client, script):
-    for said in (call("sub"), "<tool_call>\nnothing\n</tool_call>", "a <tool b", "<tool_cal"):
-        script("talks", *pieces(said, 3))
-        response = (await client.post("/responses", json=ask("talks"))).json()
-        await client.post("/models/talks/unload")
-        assert [item["content"][0]["text"] for item in response["output"]] == [said]
+    script("echo", ["echo"])
+    script("half", ["text", "<tool_"], ["text", "cal"])
+
+    for said in ('<tool_call> {"name": "sub", "arguments": {}} </tool_call> ', "<tool_call> nothing ", "a <tool b "):
+        assert deltas(await stream(client, ask("echo", input=said))) == said
+    (item,) = done(await stream(client, ask("half")))
+    assert item["content"][0]["text"] == "<tool_cal"
 
 
 @pytest.mark.ours
@@ -175,22 +177,24 @@ async def test_b0_9_without_tools_or_choice_nothing_is_a_call(client, script):
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("tokens", [1, 3, 6])
-async def test_b0_7_a_call_that_is_cut_by_the_limit_is_dropped(client, script, tokens):
+async def test_b0_7_a_call_that_is_cut_by_the_limit_is_dropped(client, script):
     script("calls", ["text", "Wait.\n"], *pieces(call(), 9))
-    request = ask("calls", max_output_tokens=tokens)
+    for tokens, text, begun in ((1, "Wait.\n", False), (3, "Wait.", False), (6, "Wait.", True)):
+        request = ask("calls", max_output_tokens=tokens)
 
-    events = await stream(client, request)
-    response = (await client.post("/responses", json=request)).json()
+        events = await stream(client, request)
+        response = (await client.post("/responses", json=request)).json()
 
-    final = events[-1][2]["response"]
-    assert names(events)[-1] == "response.incomplete"
-    assert final["incomplete_details"] == response["incomplete_details"] == {"reason": "max_output_tokens"}
-    assert done(events) == final["output"]
-    assert [item["type"] for item in final["output"]] == [item["type"] for item in response["output"]] == ["message"]
-    assert response["output"][0]["content"][0]["text"] == deltas(events) == ("Wait.\n" if tokens == 1 else "Wait.")
-    added = [data["item"]["type"] for _, name, data in events if name == "response.output_item.added"]
-    assert added == ["message"] + ["function_call"] * (tokens == 6)
+        final = events[-1][2]["response"]
+        assert names(events)[-1] == "response.incomplete"
+        assert final["incomplete_details"] == response["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert done(events) == final["output"]
+        assert (
+            [item["type"] for item in final["output"]] == [item["type"] for item in response["output"]] == ["message"]
+        )
+        assert response["output"][0]["content"][0]["text"] == deltas(events) == text
+        added = [data["item"]["type"] for _, name, data in events if name == "response.output_item.added"]
+        assert added == ["message"] + ["function_call"] * begun
 
 
 @pytest.mark.ours
@@ -218,13 +222,12 @@ async def test_b0_7_a_call_that_is_cancelled_or_breaks_is_dropped_too(app, clien
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "add"}])
-async def test_b0_10_a_choice_that_meets_the_limit_is_incomplete_without_a_call(client, script, choice):
+async def test_b0_10_a_choice_that_meets_the_limit_is_incomplete_without_a_call(client, script):
     script("calls", *pieces(call(), 30))
 
-    response = (await client.post("/responses", json=ask("calls", tool_choice=choice, max_output_tokens=1))).json()
-
-    assert (response["status"], response["output"]) == ("incomplete", [])
+    for choice in ("required", {"type": "function", "name": "add"}):
+        response = (await client.post("/responses", json=ask("calls", tool_choice=choice, max_output_tokens=1))).json()
+        assert (response["status"], response["output"]) == ("incomplete", [])
 
 
 @pytest.mark.ours
@@ -260,8 +263,6 @@ async def test_a1_10_what_the_model_lacks_is_refused(client, script):
             await client.post("/tasks", json={"type": "response", "request": request}),
         ):
             refused(answer, 400, "unsupported_capability", pointer)
-    assert (await client.post("/responses", json=body("calls", tools=[ADD]))).status_code == 200
-    assert (await client.post("/responses", json=body("shapes", response_format=NUMBER))).status_code == 200
     assert (await client.post("/responses", json=body("plain", response_format={"type": "text"}))).status_code == 200
 
 
@@ -300,28 +301,23 @@ async def test_b0_10_an_old_call_needs_no_output_and_no_json(client, script):
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize(
-    ("steps", "more", "mistake"),
-    [
-        ([["text", "four"]], {"response_format": NUMBER}, "JSON"),
-        ([["text", "4.5"]], {"response_format": NUMBER}, "integer"),
-        ([["text", call(arguments='{"a": 1}')]], {"tools": [ADD]}, "'b'"),
-        ([["text", call().partition("\n</")[0][:-1]]], {"tools": [ADD]}, "not whole"),
-        ([["text", "No."]], {"tools": [ADD], "tool_choice": "required"}, "no call"),
-        ([["text", "No."]], {"tools": [ADD], "tool_choice": {"type": "function", "name": "add"}}, "no call"),
-    ],
-    ids=["no JSON", "another type", "arguments", "half a call", "no call", "not the call"],
-)
-async def test_b0_11_an_invalid_answer_is_never_completed(client, script, steps, more, mistake):
-    script("wrong", *steps)
+async def test_b0_11_an_invalid_answer_is_never_completed(client, script):
+    script("echo", ["echo"])
+    for said, more, mistake in (
+        ("four", {"response_format": NUMBER}, "JSON"),
+        ("4.5", {"response_format": NUMBER}, "integer"),
+        (call(arguments='{"a": 1}'), {"tools": [ADD]}, "'b'"),
+        (call().partition("}\n</")[0], {"tools": [ADD]}, "not whole"),
+        ("No.", {"tools": [ADD], "tool_choice": "required"}, "no call"),
+        ("No.", {"tools": [ADD], "tool_choice": {"type": "function", "name": "add"}}, "no call"),
+    ):
+        answer = await client.post("/responses", json=body("echo", said, **more))
+        *_, (_, name, data) = events = await stream(client, body("echo", said, **more))
 
-    answer = await client.post("/responses", json=body("wrong", **more))
-    *_, (_, name, data) = events = await stream(client, body("wrong", **more))
-
-    refused(answer, 500, "output_invalid")
-    assert mistake in answer.json()["detail"]
-    assert (name, data["error"]["code"]) == ("response.failed", "output_invalid")
-    assert all(item["type"] == "message" for item in done(events))
+        refused(answer, 500, "output_invalid")
+        assert mistake in answer.json()["detail"]
+        assert (name, data["error"]["code"]) == ("response.failed", "output_invalid")
+        assert all(item["type"] == "message" for item in done(events))
 
 
 @pytest.mark.ours
@@ -535,14 +531,14 @@ async def test_b7_6_a_server_that_stops_says_so(app, client, script):
 
 
 @pytest.mark.ours
-@pytest.mark.parametrize("streamed", [False, True])
-async def test_b0_8_a_chat_client_that_leaves_stops_the_work(app, client, script, streamed):
+async def test_b0_8_a_chat_client_that_leaves_stops_the_work(app, client, script):
     script("long", ["repeat", 10000, "x", 0.005])
-    posted = asyncio.ensure_future(client.post("/chat/completions", json=chat("long", stream=streamed)))
-    await until(lambda: any(run.log.response.text for run in app.runner.runs("long")))
-    (run,) = app.runner.runs("long")
+    for streamed in (False, True):
+        posted = asyncio.ensure_future(client.post("/chat/completions", json=chat("long", stream=streamed)))
+        await until(lambda: any(run.log.response.text for run in app.runner.runs("long")))
+        (run,) = app.runner.runs("long")
 
-    posted.cancel()
+        posted.cancel()
 
-    await until(lambda: app.runner.active == 0)
-    assert run.log.response.status == "cancelled"
+        await until(lambda: app.runner.active == 0)
+        assert run.log.response.status == "cancelled"

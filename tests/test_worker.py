@@ -12,8 +12,20 @@ import psutil
 import pytest
 from waiting import until
 
-from lmsp_jupyter.engines import Broken, Finished, Prompt, PromptProgress, Settings, Text, Turn
+from lmsp_jupyter.engines import (
+    Broken,
+    CallArguments,
+    CallEnded,
+    CallStarted,
+    Finished,
+    Prompt,
+    PromptProgress,
+    Settings,
+    Text,
+    Turn,
+)
 from lmsp_jupyter.errors import EngineCrashed, ModelUnavailable
+from lmsp_jupyter.protocol import Tool
 from lmsp_jupyter.worker import Worker
 
 PROMPT = Prompt(turns=[Turn("user", "one two three")])
@@ -53,6 +65,19 @@ def test_says_what_the_engine_says_in_order(perform):
 
     assert said == [PromptProgress(1, 3), Text("a"), Text("👩‍👧")]
     assert (end.reason, end.usage.input_tokens, end.usage.output_tokens) == ("stop", 3, 2)
+
+
+@pytest.mark.ours
+def test_b0_9_calls_in_the_text_of_any_engine_are_told_as_such(perform):
+    async def act(worker):
+        with_tools = Prompt(turns=PROMPT.turns, tools=[Tool(name="f")])
+        return [await outputs(worker.generate(prompt)) for prompt in (with_tools, PROMPT)]
+
+    text = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    with_tools, without = perform({"steps": [["text", text]]}, act)
+
+    assert with_tools[:-1] == [CallStarted("f"), CallArguments('{"a": 1}'), CallEnded()]
+    assert without[:-1] == [Text(text)]
 
 
 def test_counts_a_prompt_while_another_generates(perform):

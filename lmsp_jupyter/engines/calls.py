@@ -118,8 +118,8 @@ def grammar(
     """The grammar of the answer, for llguidance; None where everything is allowed (B0.9).
 
     `markers` are the ids of those of `MARKERS` that are tokens of their own. `end_tokens` may end the answer beside
-    the one that the engine knows to. `thinking` is the free section before the grammar: the model may begin one, or
-    the prompt has (`open`).
+    the one that the engine takes for the end. `thinking` is the free section before the grammar: the model may begin
+    one, or the prompt has (`open`). `layout` is how JSON is written, for an engine whose llguidance is older.
     """
     if not is_constrained(prompt):
         return None
@@ -143,7 +143,7 @@ def grammar(
 def _calls(
     prompt: Prompt, tools: list[Tool], markers: Mapping[str, int], rules: list[str], layout: dict[str, Any]
 ) -> str:
-    """One call or several, without the first marker where that is in `open`."""
+    """One call or several; `calls` is the rule of all but the first marker."""
     if isinstance(choice := prompt.tool_choice, NamedTool):
         tools = [tool for tool in tools if tool.name == choice.name]
     names = [f"call_{index}" for index in range(len(tools))]

@@ -64,6 +64,7 @@ class LMSPHandler(APIHandler):
         self.path = path
         self.caller: Caller | None = None
         self._left = False
+        self._stopped = False
         self._work: asyncio.Task[None] | None = None
 
     def set_default_headers(self) -> None:
@@ -189,8 +190,8 @@ class LMSPHandler(APIHandler):
         """Answer by `doing`, which is cancelled when the client leaves (B0.8) or its token is no longer valid."""
         self._work = asyncio.create_task(doing)
         if self._left:
-            self._work.cancel()
-        with self.house.tokens.watch(self.known, self._work.cancel):
+            self._stop()
+        with self.house.tokens.watch(self.known, self._stop):
             try:
                 await self._work
             except asyncio.CancelledError:
@@ -208,7 +209,12 @@ class LMSPHandler(APIHandler):
 
     def on_connection_close(self) -> None:
         self._left = True
-        if self._work is not None:
+        self._stop()
+
+    def _stop(self) -> None:
+        """Cancel the work, once: what it does at its end is not to be broken off."""
+        if self._work is not None and not self._stopped:
+            self._stopped = True
             self._work.cancel()
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:

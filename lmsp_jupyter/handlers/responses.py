@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import msgspec
 
-from ..errors import BadRequest, from_document
+from ..errors import BadRequest, StorageUnavailable, from_document
 from ..events import Entry
 from ..keys import Replay, Reservation
 from ..parsing import parse_request
@@ -52,7 +54,8 @@ class ResponsesHandler(StreamHandler):
         try:
             await (self.stream(_direct(run)) if request.stream else self._answer(run))
         finally:
-            await run.cancel()
+            with suppress(StorageUnavailable):  # its log is broken off then, and ended later
+                await run.cancel()
             if reservation:
                 await _settle(reservation, run, request)
 
@@ -70,7 +73,8 @@ class ResponsesHandler(StreamHandler):
         run = await self._start(request, reservation)
         body = msgspec.json.encode(run.log.response)
         if reservation:
-            await reservation.keep(200, b"" if request.stream else body)
+            # Who leaves now and asks again is told of the same response.
+            await asyncio.shield(reservation.keep(200, b"" if request.stream else body))
         if request.stream:
             await self.stream(run.log.follow(patience=HEARTBEAT))
         else:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast, get_args
 
 import msgspec
 
-from ..errors import BadRequest
+from ..errors import BadRequest, Problem
 from ..journal import ENDED
 from ..keys import Replay, Reservation
 from ..parsing import parse_task
 from ..protocol import Request, Task, TaskList, TaskStatus
+from ..run import Run
 from .base import LMSPHandler
 from .streams import HEARTBEAT, StreamHandler
 
@@ -29,22 +31,32 @@ class TasksHandler(LMSPHandler):
             self._accept(reserved.body)
             return
         try:
-            task = await self._start(request, metadata, reserved)
+            run = await self.house.runner.start(
+                request,
+                self.known.owner,
+                self.known.owners,
+                metadata=metadata,
+                key=reserved.key if reserved else None,
+            )
         except BaseException:
             if reserved:
                 await reserved.release()
             raise
-        body = msgspec.json.encode(task)
-        if reserved:
-            await reserved.keep(202, body)
-        self._accept(body)
+        self._accept(await asyncio.shield(self._keep(run, reserved)))
 
-    async def _start(self, request: Request, metadata: dict[str, str], reserved: Reservation | None) -> Task:
-        caller, house = self.known, self.house
-        run = await house.runner.start(
-            request, caller.owner, caller.owners, metadata=metadata, key=reserved.key if reserved else None
-        )
-        return await house.journal.task_of(await house.journal.running(caller.owners, run.id))
+    async def _keep(self, run: Run, reserved: Reservation | None) -> bytes:
+        """The body of the answer, kept under its key: who leaves now and asks again is told of the same task."""
+        journal = self.house.journal
+        try:
+            task = await journal.task_of(await journal.running(self.known.owners, run.id))
+            body = msgspec.json.encode(task)
+            if reserved:
+                await reserved.keep(202, body)
+        except Problem:
+            if reserved:
+                await reserved.release()
+            raise
+        return body
 
     def _accept(self, body: bytes) -> None:
         task_id = msgspec.json.decode(body, type=Task).id
