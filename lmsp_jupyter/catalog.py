@@ -84,10 +84,10 @@ class Catalog:
         return next((name for name, engine in self._engines.items() if suffix == engine.SUFFIX), None)
 
     def _entry(self, model_id: str, path: Path, engine: str, known: dict[_Key, Facts | str]) -> Entry:
-        size = None
+        size, created = None, 0
         try:
             status = path.stat()
-            size = status.st_size
+            size, created = status.st_size, int(status.st_mtime)
             # Opening a pipe would wait for its other end.
             found = self._inspect(path, engine, status, known) if stat.S_ISREG(status.st_mode) else "It is not a file."
         except OSError as error:
@@ -101,6 +101,7 @@ class Catalog:
             size_bytes=size,
             quantization=facts.quantization,
             source=SOURCE,
+            created=created,
             state="failed" if isinstance(found, str) else "available",
             error=_unreadable(model_id, found) if isinstance(found, str) else None,
         )

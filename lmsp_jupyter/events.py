@@ -342,7 +342,8 @@ class Composer:
         return [*events, PartAdded(part=OutputText(text=""), **self._place)]
 
     def _start(self, item: Item) -> list[Event]:
-        events = self._close("completed")
+        # A call that nobody said is whole is none (B0.7).
+        events = self._close("incomplete" if isinstance(self._open, FunctionCall) else "completed")
         self._index += 1
         self._open = item
         return [*events, ItemAdded(item=item, response_id=self._response_id, output_index=self._index)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -37,8 +37,13 @@ from .log import Log
 from .prompts import Link, prompt_of, size
 from .protocol import (
     FlatJSONSchemaFormat,
+    FunctionCall,
+    FunctionCallOutput,
+    Item,
     JSONSchemaFormat,
+    Message,
     Model,
+    Reasoning,
     ReasoningEffort,
     Request,
     Response,
@@ -58,6 +63,8 @@ CANCELS = 0.5
 
 TENDING = 5.0
 """Seconds between two rounds of what has to be done now and then."""
+
+_PREFIXES: dict[type[Item], str] = {Message: "msg", Reasoning: "rs", FunctionCall: "fc", FunctionCallOutput: "fc"}
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +116,7 @@ class Runner:
             if host.worker or not fits_surely:
                 tokens = await self._check_length(await self.hosts.worker(host), prompt)
             response = _response(request, entry.model.id)
+            _name(request.input)
             if request.store or metadata is not None or key is not None:
                 run_log = await self.journal.open(response, request, owner, metadata=metadata, key=key)
             else:
@@ -194,7 +202,7 @@ class Runner:
         prompt = await asyncio.to_thread(prompt_of, request, await self._chain(request, owners))
         for needed, capability, pointer in (
             (prompt.tools, "tools", "/tools"),
-            (prompt.schema is not None, "structured_output", "/response_format"),
+            (prompt.schema is not None, "structured_output", "/text/format" if request.text else "/response_format"),
         ):
             if needed and capability not in entry.model.capabilities:
                 detail = f"{entry.model.id!r} lacks the capability {capability}, which {pointer[1:]} needs."
@@ -320,6 +328,12 @@ class Runner:
         except Problem as problem:
             await self._fail(run, problem)
             self.journal.release(run.id)
+
+
+def _name(items: Sequence[Item]) -> None:
+    """Give an id to the items that have none, since a stored one can be asked for (B6.1)."""
+    for item in items:
+        item.id = item.id or new_id(_PREFIXES[type(item)])
 
 
 def _response(request: Request, model: str) -> Response:

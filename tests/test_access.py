@@ -135,6 +135,15 @@ async def test_b5_2_a_token_that_is_revoked_is_void_at_once(client):
     refused(await client.get("/models", headers=bearer(token["token"])), 401, "unauthorized")
 
 
+async def test_b5_4_a_void_token_is_not_saved_by_a_cookie(app, jp_serverapp, jp_base_url, jp_auth_header):
+    base_url = f"http://127.0.0.1:{jp_serverapp.port}{jp_base_url}lmsp/v1"
+    async with httpx.AsyncClient(base_url=base_url) as browser:
+        assert (await browser.get("", headers=jp_auth_header)).status_code == 200  # logs the browser in
+        assert (await browser.get("")).status_code == 200
+
+        refused(await browser.get("", headers=bearer("lmsp_void")), 401, "unauthorized")
+
+
 async def test_b5_2_an_unknown_token_cannot_be_revoked(client):
     token = await mint(client, "models:read")
     await client.delete(f"/tokens/{token['id']}")

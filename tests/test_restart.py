@@ -28,15 +28,10 @@ class Server:
     """A server in a process of its own, on the data in `home`, that makes one response of a model at a time."""
 
     def __init__(self, home, models):
+        settings = {"models_folder": models, "data_folder": home / "lmsp", "parallel": 1}
+        options = [f"--LMSPApp.{name}={value}" for name, value in settings.items()]
         self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "lmsp_jupyter.cli", "serve"),
-                *(
-                    f"--LMSPApp.models_folder={models}",
-                    f"--LMSPApp.data_folder={home / 'lmsp'}",
-                    "--LMSPApp.parallel=1",
-                ),
-            ],
+            [sys.executable, "-m", "lmsp_jupyter.cli", "serve", *options],
             env=os.environ | {"JUPYTER_RUNTIME_DIR": str(home), "JUPYTER_DATA_DIR": str(home)},
             stderr=subprocess.DEVNULL,
         )
@@ -186,9 +181,8 @@ def test_b3_6_queued_tasks_are_queued_again_in_their_order(restarted):
         assert [id for id, _, _ in events_in(log)] == list(range(1, len(log) + 1))
         assert names_in(log).count("response.created") == 1
         assert names_in(log)[-1] == "response.completed"
-    assert "response.queued" in names_in(logs[1])
-    started = [server.task(task)["started_at"] for task in was.queued]
-    assert started == sorted(started)
+    places = [[data["position"] for _, name, data in events_in(log) if name == "response.queued"] for log in logs]
+    assert places in ([[1], [2, 1]], [[1], [2]])
 
 
 def test_b2_5_answers_are_told_again_by_the_next_server(restarted):

@@ -50,7 +50,8 @@ async def ids(client, **query):
 
 @pytest.mark.ours
 async def test_b3_1_a_task_is_accepted_and_found_at_its_location(client, jp_base_url):
-    task = {"type": "response", "request": body(stream=True), "metadata": {"kind": "test"}}
+    metadata = {f"key{n}": "wört" for n in range(16)}
+    task = {"type": "response", "request": body(stream=True), "metadata": metadata}
     answer = await client.post("/tasks", json=task)
 
     task = answer.json()
@@ -58,13 +59,14 @@ async def test_b3_1_a_task_is_accepted_and_found_at_its_location(client, jp_base
     assert re.fullmatch(r"task_[0-9A-HJKMNP-TV-Z]{26}", task["id"])
     assert answer.headers["Location"] == f"{jp_base_url}lmsp/v1/tasks/{task['id']}"
     assert (task["object"], task["type"], task["model"]) == ("task", "response", "hello")
-    assert task["metadata"] == {"kind": "test"}
+    assert task["metadata"] == metadata
     assert task["last_event_id"] >= 1
     assert task["response"]["id"] == task["response_id"]
     assert task["response"]["status"] == "in_progress"
     found = await client.get(str(client.base_url.copy_with(path=answer.headers["Location"])))
     assert found.json()["id"] == task["id"]
-    assert (await finished(client, task))["status"] == "completed"
+    done = await finished(client, task)
+    assert (done["status"], done["metadata"]) == ("completed", metadata)
 
 
 @pytest.mark.ours
@@ -109,14 +111,6 @@ async def test_b3_1_what_is_no_task(client):
     ):
         answer = await client.post("/tasks", json={"type": "response", "request": body(), **change})
         assert (answer.status_code, answer.json()["param"]) == (400, pointer)
-
-
-@pytest.mark.ours
-async def test_b3_2_sixteen_pairs_of_metadata_are_kept(client):
-    metadata = {f"key{n}": "wört" for n in range(16)}
-    task = await create(client, body(), metadata=metadata)
-
-    assert (await finished(client, task))["metadata"] == metadata
 
 
 @pytest.mark.ours
@@ -173,12 +167,11 @@ async def test_b3_2_a_finished_task_has_the_response_of_its_final_event(client):
 async def test_b3_2_other_ends_of_a_task(client, script):
     script("breaks", ["text", "a"], ["broken", "no luck"])
     script("dies", ["text", "a"], ["crash"])
-    script("wont", load={"error": "no such tensor"})
 
     cut = await finished(client, await create(client, body(max_output_tokens=1)))
     assert (cut["status"], cut["error"]) == ("incomplete", None)
     assert cut["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
-    for model, code in (("breaks", "engine_failed"), ("dies", "engine_crashed"), ("wont", "model_unavailable")):
+    for model, code in (("breaks", "engine_failed"), ("dies", "engine_crashed")):
         task = await finished(client, await create(client, body(model)))
         assert (task["status"], task["error"]["code"]) == ("failed", code)
         assert task["error"] == task["response"]["error"]
@@ -211,22 +204,27 @@ async def test_b3_8_the_order_of_a_run(client, script):
 
 
 @pytest.mark.chapter6
-@pytest.mark.parametrize("position", ["Last-Event-ID", "after"])
-async def test_a4_2_a_stream_that_is_cut_and_resumed_is_the_same_to_the_byte(client, script, position):
+async def test_a4_2_a_stream_that_is_cut_and_resumed_is_the_same_to_the_byte(client, script):
     script("talks", ["reasoning", "Hm."], ["repeat", 60, "ä \n", 0.003])
     task = await create(client, body("talks"))
     uncut = asyncio.ensure_future(follow(client, task))
 
-    async def in_sevens():
+    async def in_sevens(position):
         cut = []
         while not cut or names_in(cut)[-1] not in FINALS:
-            at = str(len(cut))
-            where = {"params": {"after": at}} if position == "after" else {"headers": {"Last-Event-ID": at}}
-            cut += await follow(client, task, leave_after=7, **where)
+            cut += await follow(client, task, leave_after=7, **position(len(cut)))
         return cut
 
-    assert await in_sevens() == await uncut
-    assert await in_sevens() == await follow(client, task) == await uncut
+    def last_event_id(number):
+        return {"headers": {"Last-Event-ID": str(number)}}
+
+    def after(number):
+        return {"params": {"after": number}}
+
+    live = await asyncio.gather(in_sevens(last_event_id), in_sevens(after))
+    later = [await in_sevens(last_event_id), await in_sevens(after), await follow(client, task)]
+
+    assert [*live, *later] == [await uncut] * 5
     assert [id for id, _, _ in events_in(await uncut)] == list(range(1, len(await uncut) + 1))
     assert len(await uncut) > 70
 
@@ -490,17 +488,6 @@ async def test_b6_1_deleting_the_response_empties_the_task(client):
 
 
 @pytest.mark.ours
-async def test_b6_1_a_response_of_a_task_is_found_only_if_it_was_to_be_stored(client):
-    kept = await create(client, body(store=True))
-    other = await create(client, body())
-
-    assert (await finished(client, kept))["response"]["store"] is True
-    assert (await client.get(f"/responses/{kept['response_id']}")).status_code == 200
-    await finished(client, other)
-    assert (await client.get(f"/responses/{other['response_id']}")).json()["code"] == "response_not_found"
-
-
-@pytest.mark.ours
 async def test_b0_8_who_leaves_while_a_task_is_made_leaves_no_work_without_a_maker(app, client, store, monkeypatch):
     making, left, go_on = threading.Event(), asyncio.Event(), threading.Event()
     make, close = store.create, TasksHandler.on_connection_close
@@ -610,30 +597,25 @@ class TestEventsAreKeptForNoTime:
         assert task["events_expire_at"] == task["completed_at"]
 
     @pytest.mark.ours
-    async def test_b3_10_events_of_a_task_that_runs_are_kept(self, app, client, endless):
+    async def test_b3_10_a_running_task_keeps_its_events_and_a_cancelled_one_stays_so(self, app, client, endless):
         task = await create(client, body("endless"))
         await speaking(app, task)
 
         await app.runner.journal.tend()
 
         assert names_in(await follow(client, task, leave_after=1)) == ["response.created"]
-        await cancel(client, task)
+        task = await cancel(client, task)
+
+        await app.runner.journal.tend()
+
+        assert await cancel(client, task) == (await client.get(f"/tasks/{task['id']}")).json() == task
+        assert task["status"] == "cancelled"
 
     @pytest.mark.ours
     async def test_b1_1_the_service_tells_its_retentions(self, client):
         limits = (await client.get("")).json()["limits"]
 
         assert (limits["event_retention"], limits["task_retention"]) == (0, 30 * 86400)
-
-    @pytest.mark.ours
-    async def test_b3_10_cancelled_stays_cancelled(self, app, client, endless):
-        task = await create(client, body("endless"))
-        await speaking(app, task)
-        task = await cancel(client, task)
-
-        await app.runner.journal.tend()
-
-        assert await cancel(client, task) == (await client.get(f"/tasks/{task['id']}")).json() == task
 
     @pytest.mark.ours
     async def test_b2_5_the_log_of_a_keyed_stream_is_kept_for_its_key(self, app, client):

@@ -18,7 +18,7 @@ from tornado import web
 
 from .. import errors, operations
 from ..approvals import Approvals
-from ..auth import Caller, Tokens, caller_of
+from ..auth import PREFIX, Caller, Tokens, caller_of
 from ..journal import Journal
 from ..keys import Keys, Replay, Reservation, digest, key_of
 from ..parsing import check_version, parse
@@ -78,9 +78,12 @@ class LMSPHandler(APIHandler):
         if not self.check_host():
             raise errors.Forbidden("The Host header does not name this server.")
         match = _BEARER.fullmatch(self.request.headers.get("Authorization", ""))
-        caller = await self.house.journal.call(self.house.tokens.find, match["token"].strip()) if match else None
+        token = match["token"].strip() if match else ""
+        caller = await self.house.journal.call(self.house.tokens.find, token) if token else None
         if caller is not None:
             self._admit(User(username="lmsp", display_name="LMSP token"))
+        elif token.startswith(PREFIX):
+            raise _unauthorized(sent_token=True)  # whatever cookie comes with it
         else:
             await self._authenticate(sent_token=match is not None)
             caller = await caller_of(self)
@@ -103,13 +106,7 @@ class LMSPHandler(APIHandler):
                 detail = refusal.log_message or "The origin or the XSRF token of the request is not accepted."
                 raise errors.Forbidden(detail) from None
         if not self.current_user:
-            challenge = 'Bearer error="invalid_token"' if sent_token else "Bearer"
-            raise errors.Unauthorized(
-                "Send the server's token as 'Authorization: Bearer …', or log in."
-                if not sent_token
-                else "The token is not valid here.",
-                headers={"WWW-Authenticate": challenge},
-            )
+            raise _unauthorized(sent_token)
         action = "read" if self.request.method in ("GET", "HEAD") else "write"
         allowed = self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)
         if not await ensure_async(allowed):
@@ -249,6 +246,12 @@ class LMSPHandler(APIHandler):
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
         if not isinstance(value, errors.Problem) or value.status >= 500:
             super().log_exception(typ, value, tb)
+
+
+def _unauthorized(sent_token: bool) -> errors.Unauthorized:
+    challenge = 'Bearer error="invalid_token"' if sent_token else "Bearer"
+    detail = "The token is not valid here." if sent_token else "Send a token as 'Authorization: Bearer …', or log in."
+    return errors.Unauthorized(detail, headers={"WWW-Authenticate": challenge})
 
 
 class NotFoundHandler(LMSPHandler):
