@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -79,7 +79,7 @@ class Journal:
         if task_id and response.background:
             response.task_id = task_id
 
-        async def commit(batch: Sequence[Entry], so_far: Response) -> None:
+        async def commit(batch: Sequence[Entry], so_far: Response | None) -> None:
             if batch[0].id > 1:
                 await self._commit(response.id, batch, so_far)
                 return
@@ -111,17 +111,16 @@ class Journal:
         self._live[response.id] = log
         return log
 
-    async def _commit(self, run_id: str, batch: Sequence[Entry], so_far: Response) -> None:
+    async def _commit(self, run_id: str, batch: Sequence[Entry], so_far: Response | None) -> None:
         started = any(entry.event == "response.in_progress" for entry in batch)
-        ended = so_far.status in ENDED
-        status: TaskStatus | None = so_far.status if started or ended else None
+        ended = so_far is not None and so_far.status in ENDED
         taken = await self.call(
             self._store.append,
             run_id,
             batch,
-            status=status,
+            status=so_far.status if so_far else None,
             started_at=int(time.time()) if started else None,
-            completed_at=so_far.completed_at if ended else None,
+            completed_at=so_far.completed_at if so_far else None,
             response=msgspec.json.encode(so_far) if ended else None,
         )
         if not taken:
@@ -206,7 +205,9 @@ class Journal:
             raise EventHistoryExpired("The events are no longer kept; fetch the result itself.")
         return True
 
-    async def follow(self, record: Record, after: int = 0, patience: float | None = None) -> AsyncIterator[list[Entry]]:
+    async def follow(
+        self, record: Record, after: int = 0, patience: float | None = None
+    ) -> AsyncGenerator[list[Entry], None]:
         """The run's entries above `after`, in batches of what is there, to the final one; an empty batch says that
         `patience` seconds passed in silence."""
         log = self._live.get(record.id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import rfc8785
 
-from .errors import BadRequest, IdempotencyKeyReused, RequestInProgress
+from .errors import BadRequest, IdempotencyKeyReused, RequestInProgress, StorageUnavailable
 from .journal import Journal
 from .store import Key, Reserved, Store
 
@@ -48,7 +48,11 @@ class Reservation:
     async def keep(self, status: int, body: bytes) -> None:
         """From now on the key is answered with this; an empty body stands for the run's events."""
         self._keys._mine.pop(self.key, None)
-        await self._keys._journal.call(self._keys._store.keep, self.key, status, body)
+        try:
+            await self._keys._journal.call(self._keys._store.keep, self.key, status, body)
+        except StorageUnavailable:
+            self._keys._void.add(self.key)
+            raise
 
     def forget(self) -> None:
         """The run failed: with that the store gave the key back, and it may be another's by now."""
@@ -58,6 +62,9 @@ class Reservation:
         """The run came to nothing that may be told again."""
         try:
             await self._keys._journal.call(self._keys._store.release, self.key)
+        except StorageUnavailable:
+            self._keys._void.add(self.key)
+            raise
         finally:
             self._keys._mine.pop(self.key, None)
 
@@ -69,6 +76,7 @@ class Keys:
         self._journal = journal
         self._store = store
         self._mine: dict[Key, bytes] = {}
+        self._void: set[Key] = set()  # what the store still has, since it could not be written at their end
 
     async def reserve(self, key: Key, digest: bytes) -> Reservation | Replay:
         """Take the key for a run with a body of this digest, or get the first answer.
@@ -90,6 +98,9 @@ class Keys:
 
     async def _reserve(self, key: Key, digest: bytes) -> Reservation | Replay:
         try:
+            if key in self._void:
+                await self._journal.call(self._store.release, key)
+                self._void.discard(key)
             found: Reserved | None = await self._journal.call(self._store.reserve, key, digest)
         except BaseException:
             del self._mine[key]

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from . import events
 from .errors import Problem
 from .events import Created, Entry, Event, Final, Fold, InProgress, Queued
 from .protocol import Response
 
-Commit = Callable[[Sequence[Entry], Response], Awaitable[None]]
-"""Write entries to disk, and the response as it is with them."""
+Commit = Callable[[Sequence[Entry], Response | None], Awaitable[None]]
+"""Write entries to disk, and the response as it is with them where they change more than its output."""
 
 
 class Log:
@@ -54,17 +54,18 @@ class Log:
             return
         entries = self._encode(batch)
         if self._commit is not None:
-            await self._commit(entries, self.response)
+            turns = any(isinstance(event, Created | InProgress | Final) for event in batch)
+            await self._commit(entries, self.response if turns else None)
         self._entries += entries
         self.ended = batch[-1].final if batch else False
         self._wake()
 
     def break_off(self, problem: Problem) -> None:
         """End the log without a final event, unless it has one: its readers are let go."""
-        self.broken = None if self.ended else problem
+        self.broken = None if self.ended else self.broken or problem
         self._wake()
 
-    async def follow(self, after: int = 0, patience: float | None = None) -> AsyncIterator[list[Entry]]:
+    async def follow(self, after: int = 0, patience: float | None = None) -> AsyncGenerator[list[Entry], None]:
         """All entries numbered above `after`, to the final one, in batches of what is there.
 
         An empty batch says that `patience` seconds passed in silence; None waits for ever.

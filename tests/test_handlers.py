@@ -29,7 +29,12 @@ async def test_b1_1_the_service_describes_itself(client):
     assert (service["object"], service["lmsp_versions"]) == ("service", ["1.0"])
     assert service["capabilities"] == ["conversations", "tasks"]
     assert service["default_model"] == "hello"
-    assert service["limits"] == {"queue": 2, "body": MAX_BODY_BYTES, "event_retention": 3600, "task_retention": 30 * 86400}
+    assert service["limits"] == {
+        "queue": 2,
+        "body": MAX_BODY_BYTES,
+        "event_retention": 3600,
+        "task_retention": 30 * 86400,
+    }
     engines = {engine["name"]: engine for engine in service["engines"]}
     assert engines["scripted"] == {"name": "scripted", "available": True, "reason": None, "fix": None}
     assert "llama_cpp" in engines
@@ -311,7 +316,11 @@ async def test_b0_8_a_client_that_leaves_while_its_request_is_read_starts_nothin
     monkeypatch.setattr(responses, "parse_request", slowly)
     monkeypatch.setattr(responses.ResponsesHandler, "on_connection_close", hear)
     start, started = app.runner.start, []
-    monkeypatch.setattr(app.runner, "start", lambda request, *more, **options: started.append(request) or start(request, *more, **options))
+    monkeypatch.setattr(
+        app.runner,
+        "start",
+        lambda request, *more, **options: started.append(request) or start(request, *more, **options),
+    )
     posted = asyncio.ensure_future(client.post("/responses", json=body(stream=streamed)))
     await until(reading.is_set)
     posted.cancel()
@@ -384,7 +393,9 @@ async def test_a_crash_fails_the_stream_and_the_next_request_succeeds(client, sc
 async def test_a_crash_spares_those_who_wait(app, client, script):
     script("dies", ["text", "a"], ["sleep", 600])
     posted = [asyncio.ensure_future(stream(client, body("dies"))) for _ in range(3)]
-    await until(lambda: app.runner.active == 3 and sum(bool(run.log.response.text) for run in app.runner.runs("dies")) == 2)
+    await until(
+        lambda: app.runner.active == 3 and sum(bool(run.log.response.text) for run in app.runner.runs("dies")) == 2
+    )
     script("dies", ["text", "alive"])
 
     os.kill(app.runner.hosts.get("dies").worker.pid, signal.SIGKILL)

@@ -70,7 +70,9 @@ ARROWS = {
     "handlers.responses": {
         *("errors", "events", "handlers.base", "handlers.streams", "keys", "parsing", "protocol", "run"),
     },
-    "handlers.tasks": {"errors", "handlers.base", "handlers.streams", "journal", "keys", "parsing", "protocol"},
+    "handlers.tasks": {
+        *("errors", "handlers.base", "handlers.streams", "journal", "keys", "parsing", "protocol", "run"),
+    },
     "handlers.chat": {"chat", "errors", "events", "handlers.streams", "protocol", "run", "sse"},
     "handlers.socket": {"errors", "events", "following", "handlers.base", "protocol"},
     "handlers": {

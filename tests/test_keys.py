@@ -289,7 +289,7 @@ def test_a_key_that_cannot_be_reserved_is_nobodys(perform, monkeypatch):
     perform(act)
 
 
-def test_an_answer_that_cannot_be_kept_leaves_the_key_reserved_until_it_is_released(perform, monkeypatch):
+def test_an_answer_that_cannot_be_kept_gives_the_key_back(perform, monkeypatch):
     def fail(*_):
         raise StorageUnavailable("The disk is full.")
 
@@ -298,8 +298,21 @@ def test_an_answer_that_cannot_be_kept_leaves_the_key_reserved_until_it_is_relea
         with monkeypatch.context() as patch:
             patch.setattr(service.store, "keep", fail)
             await refused(StorageUnavailable, reservation.keep(200, b"{}"))
-        await refused(RequestInProgress, service.keys.reserve(KEY, b"digest"))
-        await reservation.release()
+        assert isinstance(await service.keys.reserve(KEY, b"digest"), Reservation)
+
+    perform(act)
+
+
+def test_a_key_that_cannot_be_given_back_at_once_is_so_later(perform, monkeypatch):
+    def fail(*_):
+        raise StorageUnavailable("The disk is full.")
+
+    async def act(service):
+        reservation = await service.keys.reserve(KEY, b"digest")
+        with monkeypatch.context() as patch:
+            patch.setattr(service.store, "release", fail)
+            await refused(StorageUnavailable, reservation.release())
+            await refused(StorageUnavailable, service.keys.reserve(KEY, b"digest"))
         assert isinstance(await service.keys.reserve(KEY, b"digest"), Reservation)
 
     perform(act)

@@ -39,6 +39,7 @@ ours = pytest.mark.ours
 
 MODEL = "qwen3:14b-q4_k_m"
 
+
 def read(without=(), **members):
     """The request with these members, beside a model and an input unless they are left out."""
     body = {"model": MODEL, "input": "Hi."} | members
@@ -1012,10 +1013,18 @@ def test_b3_2_metadata_is_up_to_16_pairs_of_strings(metadata):
     "metadata",
     [
         {str(index): "x" for index in range(17)},
-        pytest.param({"a": 1}, ),
-        pytest.param({"a": {}}, ),
-        pytest.param({"a": "v" * 513}, ),
-        pytest.param({"k" * 65: "v"}, ),
+        pytest.param(
+            {"a": 1},
+        ),
+        pytest.param(
+            {"a": {}},
+        ),
+        pytest.param(
+            {"a": "v" * 513},
+        ),
+        pytest.param(
+            {"k" * 65: "v"},
+        ),
     ],
     ids=["17", "a number", "an object", "a long value", "a long key"],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 import msgspec
@@ -89,7 +89,7 @@ class ResponsesHandler(StreamHandler):
         await self.stream(self.house.journal.follow(record, patience=HEARTBEAT))
 
 
-async def _direct(run: Run) -> AsyncIterator[list[Entry]]:
+async def _direct(run: Run) -> AsyncGenerator[list[Entry], None]:
     """The run's events, and an `error` event where its log could not go on."""
     last = 0
     async for batch in run.log.follow(patience=HEARTBEAT):

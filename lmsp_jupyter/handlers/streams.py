@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from tornado.iostream import StreamClosedError
 
@@ -21,22 +21,24 @@ EVENT_STREAM = "text/event-stream"
 class StreamHandler(LMSPHandler):
     """A route that can answer with a stream."""
 
-    async def stream(self, batches: AsyncIterator[list[Entry]], *, waiting: bool = False) -> None:
+    async def stream(self, batches: AsyncGenerator[list[Entry], None], *, waiting: bool = False) -> None:
         """Send batches as they come, a heartbeat for an empty one; with `waiting` a heartbeat at once, since there is
         nothing to read yet (B3.4)."""
         self.open_stream()
-        if self.request.method == "HEAD":
+        async with contextlib.aclosing(batches):
+            if self.request.method != "HEAD":
+                with contextlib.suppress(StreamClosedError):
+                    await self._send(batches, sse.PING if waiting else b"")
             self.finish(set_content_type=EVENT_STREAM)
-            return
-        with contextlib.suppress(StreamClosedError):
-            self.write(sse.PING if waiting else b"")
+
+    async def _send(self, batches: AsyncGenerator[list[Entry], None], first: bytes) -> None:
+        self.write(first)
+        await self.flush()
+        async for batch in batches:
+            if not batch and not self.house.tokens.still_valid(self.known):
+                return
+            self.write(b"".join(sse.encode(*entry) for entry in batch) or sse.PING)
             await self.flush()
-            async for batch in batches:
-                if not batch and not self.house.tokens.still_valid(self.known):
-                    break
-                self.write(b"".join(sse.encode(*entry) for entry in batch) or sse.PING)
-                await self.flush()
-            self.finish(set_content_type=EVENT_STREAM)
 
     def open_stream(self) -> None:
         """The headers of a stream."""
