@@ -44,6 +44,8 @@ class Database:
         self._folder = folder
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._path = folder / "lmsp.sqlite"
+        self._file: tuple[int, int] | None = None
         self._closed = False
 
     def close(self) -> None:
@@ -60,8 +62,11 @@ class Database:
             if self._closed:
                 raise StorageUnavailable("The service's database is closed, since the service ends.")
             try:
+                if self._connection is not None and self._identity() != self._file:
+                    self._disconnect()  # somebody took the file away: what is written to it would be lost
                 if self._connection is None:
                     self._connection = self._connect()
+                    self._file = self._identity()
                 yield self._connection
             except (sqlite3.Error, OSError) as error:
                 if str(error) not in _PASSING:
@@ -79,14 +84,15 @@ class Database:
         for folder in (self._folder, self._folder / "instances"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.chmod(0o700)
-        path = self._folder / "lmsp.sqlite"
         # One at a time: SQLite does not wait for another process that is about to turn WAL on, it fails.
         with FileLock(self._folder / "opening.lock", timeout=BUSY_SECONDS, mode=0o600):
-            connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
             try:
                 # By path and never by a descriptor: closing one would drop the locks that SQLite holds on the file
                 # for other stores of this process. The files beside it (-wal, -shm) get their mode from it.
-                path.chmod(0o600)
+                self._path.chmod(0o600)
                 connection.row_factory = sqlite3.Row
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -99,6 +105,14 @@ class Database:
                 connection.close()
                 raise
         return connection
+
+    def _identity(self) -> tuple[int, int] | None:
+        """Which file the database's path is now; None where there is none."""
+        try:
+            status = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None

@@ -85,6 +85,8 @@ class Following:
                 wanted = read(data, Follow)
                 await self._start(wanted.follow, wanted.after)
         except Problem as problem:
+            for name in label.values():
+                await self._stop(name)
             await self._say(label | {"error": problem.document()})
 
     def _label(self, name: Any) -> Message:

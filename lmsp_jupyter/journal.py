@@ -7,6 +7,7 @@ store, an ended one from the store (B3.4, B3.5). The store is synchronous; all i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,9 @@ from .store import Key, Record, Store
 
 POLL = 0.25
 """Seconds between two looks at the log of another server's run (B3.7)."""
+
+CANCEL_SECONDS = 5.0
+"""Seconds of silence of another server's run after which a cancel is no longer waited for."""
 
 CHUNK = 1000
 """Events that are read from the store at a time."""
@@ -234,10 +238,13 @@ class Journal:
     # Ending
 
     async def ask_to_cancel(self, record: Record) -> None:
-        """Cancel another server's run: a flag in the store, and waiting until it is done (B3.7)."""
+        """Cancel another server's run: a flag in the store, and waiting until it is done, but not for ever, since that
+        server may hang (B3.7)."""
         await self.call(self._store.request_cancel, record.id)
-        async for _ in self.follow(record, record.last_event_id):
-            pass
+        async with contextlib.aclosing(self.follow(record, record.last_event_id, CANCEL_SECONDS)) as batches:
+            async for batch in batches:
+                if not batch:
+                    return
 
     async def cancels(self) -> list[str]:
         """Runs of ours that another server wants cancelled."""

@@ -203,11 +203,11 @@ def _settle_format(request: Request) -> None:
 
 
 def _check_tools(request: Request) -> None:
-    names: list[str] = []
+    names: dict[str, None] = {}
     for index, tool in enumerate(request.tools):
         if tool.name in names:
             refuse(f"/tools/{index}/name", f"There are two tools named {tool.name!r}.")
-        names.append(tool.name)
+        names[tool.name] = None
         if tool.parameters is not None:
             tool.parameters = {"type": "object"} | tool.parameters
             pointer = f"/tools/{index}/parameters"

@@ -310,14 +310,16 @@ class Runner:
                         await run.cancel()
             except StorageUnavailable as problem:
                 log.warning("%s", problem.detail)
+            except Exception:
+                log.exception("What has to be done now and then broke off; it is tried again.")
             count += 1
             await asyncio.sleep(CANCELS)
 
     async def _take_up(self, record: Record, run_log: Log) -> None:
         """Make a task that waited when its server ended."""
-        request = msgspec.json.decode(record.request, type=Request)
         run = Run(record.id, record.model, record.owner, Prompt(turns=[]), run_log)
         try:
+            request = msgspec.json.decode(record.request, type=Request)
             entry, run.prompt = await self._understand(request, [record.owner])
             host = self.hosts.of(entry)
             with ExitStack() as stack:
@@ -326,8 +328,14 @@ class Runner:
         except StorageUnavailable:
             raise
         except Problem as problem:
-            await self._fail(run, problem)
-            self.journal.release(run.id)
+            await self._give_up(run, problem)
+        except Exception:
+            log.exception("A task that was left waiting could not be taken up.")
+            await self._give_up(run, Problem("The service could not take the task up again; its log has the error."))
+
+    async def _give_up(self, run: Run, problem: Problem) -> None:
+        await self._fail(run, problem)
+        self.journal.release(run.id)
 
 
 def _name(items: Sequence[Item]) -> None:

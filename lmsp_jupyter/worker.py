@@ -194,7 +194,10 @@ class Worker:
         return generation
 
     async def close(self) -> None:
-        """End the process; what runs in it fails."""
+        """End the process; what runs in it fails. One that still loads does not read its pipe and is killed."""
+        if not self._loaded.done():
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
         with contextlib.suppress(OSError):
             if self._process.stdin:
                 self._process.stdin.close()

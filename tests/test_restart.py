@@ -8,12 +8,17 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from streams import body, create, events_in, finished, follow, frames, names_in
 from waiting import until
+
+from lmsp_jupyter.events import Created, Entry, encode
+from lmsp_jupyter.protocol import Response, new_id
+from lmsp_jupyter.store import Record, Store
 
 pytestmark = pytest.mark.ours
 
@@ -307,3 +312,20 @@ class TestTwoServers:
         for task in (queued, mine):
             assert (await client.post(f"/tasks/{task['id']}/cancel")).json()["status"] == "cancelled"
         assert names_in(await follow(client, mine))[-1] == "response.cancelled"
+
+    async def test_b3_6_a_task_that_cannot_be_read_any_more_fails_and_keeps_nothing_else_up(
+        self, ours, client, app, script
+    ):
+        left = Store(Path(app.data_folder))
+        response = Response(id=new_id("resp"), model="hello")
+        created = Created(response_id=response.id, response=response, sequence_number=1)
+        entries = [Entry(1, created.name, encode(created))]
+        strange = {"owner": "", "model": "hello", "status": "queued", "created_at": 1, "stored": False, "metadata": {}}
+        record = Record(id=response.id, task_id=new_id("task"), request=b'{"new": 1}', response=b"{}", **strange)
+        left.create(record, entries)
+        left.close()
+
+        failed = await finished(client, {"id": record.task_id})
+
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "internal_error")
+        assert (await finished(client, await create(client, body())))["status"] == "completed"

@@ -951,3 +951,14 @@ def test_a_newer_database_is_refused_and_left_alone(servers, monkeypatch):
         other.run(run.id)
 
     assert log_of(one, run) == [1]
+
+
+@ours
+def test_b3_6_a_database_that_was_taken_away_is_made_anew(store, servers, folder):
+    lost = created(store)
+    for path in folder.glob("lmsp.sqlite*"):
+        path.unlink()
+
+    assert store.run(lost.id) is None
+    kept = created(store)
+    assert servers().run(kept.id) is not None

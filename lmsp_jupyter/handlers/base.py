@@ -244,8 +244,10 @@ class LMSPHandler(APIHandler):
         return kind(detail if status_code < 500 else "The service met an unexpected error; the server's log has it.")
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if not isinstance(value, errors.Problem) or value.status >= 500:
+        if not isinstance(value, errors.Problem):
             super().log_exception(typ, value, tb)
+        elif value.status >= 500:
+            self.log.warning("%s %s: %s: %s", self.request.method, self.request.path, value.code, value.detail)
 
 
 def _unauthorized(sent_token: bool) -> errors.Unauthorized:
