@@ -63,7 +63,7 @@ def test_the_starter_is_described(starter, tmp_path):
     (model,) = Catalog({"llama_cpp": llama_cpp}, tmp_path, Settings()).models()
     assert (model.id, model.engine, model.source, model.state) == ("smollm2:135m", "llama_cpp", "lmsp", "available")
     assert (model.context_length, model.quantization, model.size_bytes) == (8192, "q4_1", 98_362_432)
-    assert model.capabilities == []
+    assert model.capabilities == ["tools", "structured_output", "conversations"]
     assert model.error is None
 
 

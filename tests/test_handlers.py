@@ -285,7 +285,7 @@ async def test_b0_8_a_client_that_leaves_stops_the_work(app, client, script, str
     script("long", ["repeat", 10000, "x", 0.005])
     post = client.post("/responses", json=body("long")) if not streamed else stream(client, body("long"))
     posted = asyncio.ensure_future(post)
-    await until(lambda: app.runner.active)
+    await until(lambda: app.runner.runs("long"))
     (run,) = app.runner.runs("long")
     await until(lambda: len(run.log.response.text) >= 5)
     seen = len(run.log.response.text)
@@ -620,7 +620,7 @@ async def test_a2_4_a_server_that_stops_says_so(app, client, script):
     script("loads", load={"sleep": 2}, context_length=100)
     running = asyncio.ensure_future(client.post("/responses", json=body("long")))
     loading = asyncio.ensure_future(client.post("/responses", json=body("loads")))
-    await until(lambda: app.runner.active == 2)
+    await until(lambda: app.runner.active == 2 and app.runner.runs("long"))
     (run,) = app.runner.runs("long")
     await until(lambda: run.log.response.text and app.runner.hosts.get("loads"))
 

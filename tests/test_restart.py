@@ -313,9 +313,7 @@ class TestTwoServers:
             assert (await client.post(f"/tasks/{task['id']}/cancel")).json()["status"] == "cancelled"
         assert names_in(await follow(client, mine))[-1] == "response.cancelled"
 
-    async def test_b3_6_a_task_that_cannot_be_read_any_more_fails_and_keeps_nothing_else_up(
-        self, ours, client, app, script
-    ):
+    async def test_b3_6_a_task_that_cannot_be_read_any_more_fails_alone(self, ours, client, app, script):
         left = Store(Path(app.data_folder))
         response = Response(id=new_id("resp"), model="hello")
         created = Created(response_id=response.id, response=response, sequence_number=1)

@@ -57,7 +57,9 @@ class Service:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     models, home = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("home")
-    (models / "hello.script").write_text(json.dumps({"steps": [["reasoning", "Hm."], ["text", "Hello"]]}))
+    # Without tools and schemas, which it would not keep to: that is `output_invalid`, as it should be.
+    hello = {"steps": [["reasoning", "Hm."], ["text", "Hello"]], "capabilities": ["reasoning"]}
+    (models / "hello.script").write_text(json.dumps(hello))
     process = subprocess.Popen(
         [sys.executable, "-m", "lmsp_jupyter.cli", "serve", f"--LMSPApp.models_folder={models}"],
         env=os.environ | {"JUPYTER_RUNTIME_DIR": str(home), "JUPYTER_DATA_DIR": str(home)},

@@ -51,7 +51,7 @@ async def test_b0_8_a_dropped_stream_stops_the_engine_at_its_next_batch(app, cli
     await client.post("/responses", json=ask())
     long = ask("Tell me a very long story.", max_output_tokens=4000)
     posted = asyncio.ensure_future(stream(client, long, leave_after=10))
-    await until(lambda: app.runner.active)
+    await until(lambda: app.runner.runs(STARTER))
     (run,) = app.runner.runs(STARTER)
     seen = deltas(await posted)
 
@@ -68,7 +68,7 @@ async def test_b0_8_a_dropped_stream_stops_the_engine_at_its_next_batch(app, cli
 async def test_b0_8_leaving_stops_the_processing_of_a_prompt(app, client):
     await client.post("/responses", json=ask())
     posted = asyncio.ensure_future(stream(client, ask(LONG), leave_after=4))
-    await until(lambda: app.runner.active)
+    await until(lambda: app.runner.runs(STARTER))
     (run,) = app.runner.runs(STARTER)
     await posted
 
@@ -85,7 +85,7 @@ async def test_a_killed_worker_fails_the_stream_and_the_next_request_succeeds(ap
     await client.post("/responses", json=ask())
     killed = worker(app)
     posted = asyncio.ensure_future(stream(client, ask("Tell me a very long story.", max_output_tokens=4000)))
-    await until(lambda: app.runner.active)
+    await until(lambda: app.runner.runs(STARTER))
     (run,) = app.runner.runs(STARTER)
     await until(lambda: run.log.response.text)
 
