@@ -7,7 +7,6 @@ to the handlers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import msgspec
 
 from .errors import NotFound, QueueFull
 from .protocol import Approval, ApprovalRequest, Decision, new_id
+from .waiting import heard
 
 MAX_PENDING = 256
 """Approvals of one identity that may wait for an answer."""
@@ -78,8 +78,7 @@ class Approvals:
         """The approval once it is decided or has expired, or as it stands after `seconds`, at most 30."""
         question = self._find(owners, id)
         left = question.approval.expires_at - self._clock()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(question.decided.wait(), min(seconds, MAX_WAIT, left))
+        await heard(question.decided, max(0, min(seconds, MAX_WAIT, left)))
         self._settle()
         return question.approval
 

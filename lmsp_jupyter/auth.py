@@ -25,6 +25,7 @@ from jupyter_server.utils import ensure_async
 from .errors import InsufficientScope, NotFound, StorageUnavailable
 from .protocol import Scope, Token, TokenRequest, new_id
 from .store import Store, TokenRow
+from .waiting import heard
 
 SERVER = ""
 """The one identity of the server's token, the kernels' token and users without a name (B5.5)."""
@@ -177,9 +178,7 @@ class Tokens:
         try:
             while self.still_valid(caller):
                 woken.clear()
-                try:
-                    await asyncio.wait_for(woken.wait(), self._poll)
-                except asyncio.TimeoutError:
+                if not await heard(woken, self._poll):
                     await asyncio.to_thread(self._look, caller)
         finally:
             self._wakers.discard(wake)

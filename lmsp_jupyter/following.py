@@ -23,6 +23,9 @@ from .strict_json import read_json
 MAX_FOLLOWED = 256
 """Tasks and lists that one connection follows at the same time."""
 
+MAX_MESSAGE = 65_536
+"""Bytes of a page's message."""
+
 MAX_ARRAY = 500
 """Events in one array: a long log leaves room for others in between."""
 
@@ -54,7 +57,7 @@ class Following:
 
     `follow` gives the entries of a task above a number, in batches, to the last one; an empty batch is skipped.
     `lists` gives, by the name of a list, its items by their ids. A `Problem` that either raises goes to the page and
-    ends that one reader. Lists are read every `poll` seconds, and at a `wake`.
+    ends that one reader. Lists are read every `poll` seconds.
     """
 
     def __init__(
@@ -69,7 +72,6 @@ class Following:
         self._lists = lists
         self._poll = poll
         self._turn = asyncio.Lock()
-        self._woken = asyncio.Event()
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -77,7 +79,8 @@ class Following:
         """Do what a message of the page asks for; one that is not understood is answered with an error."""
         label: Message = {}
         try:
-            data = read_json(message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message)
+            text = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
+            data = read_json(text, MAX_MESSAGE)
             if "unfollow" in data:
                 await self._stop(read(data, Unfollow).unfollow)
             else:
@@ -94,11 +97,6 @@ class Following:
         if not isinstance(name, str):
             return {}
         return {"list" if name in self._lists else "task_id": name}
-
-    def wake(self) -> None:
-        """Look at the lists at once: something has changed."""
-        self._woken.set()
-        self._woken = asyncio.Event()
 
     async def close(self) -> None:
         """Stop all readers, for good. `send` may call it too, and so a reader."""
@@ -154,15 +152,13 @@ class Following:
         """The whole list, empty or not, then what differs."""
         told: dict[str, bytes] | None = None
         while True:
-            woken = self._woken  # taken before reading, so that a wake while it reads is not lost
             items = {id: msgspec.json.encode(item) for id, item in (await self._lists[name]()).items()}
             if items != told:
                 before = told or {}
                 changed = [msgspec.Raw(item) for id, item in items.items() if before.get(id) != item]
                 yield [{"list": name, "changed": changed, "gone": [id for id in before if id not in items]}]
                 told = items
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(woken.wait(), self._poll)
+            await asyncio.sleep(self._poll)
 
     async def _say(self, *messages: Message) -> None:
         async with self._turn:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from .catalog import Entry
 from .engines import Settings
-from .errors import EngineCrashed, ModelBusy, ModelUnavailable, Problem
+from .errors import EngineCrashed, EngineFailed, ModelBusy, ModelUnavailable, Problem
 from .protocol import Model
 from .worker import Worker
 
@@ -134,9 +134,9 @@ class Hosts:
 
     def of(self, entry: Entry) -> Host:
         """The host of a model."""
-        host = self._hosts.get(entry.model.id)
-        if host is None:
-            host = self._hosts[entry.model.id] = Host(entry, self._settings)
+        host = self._hosts.setdefault(entry.model.id, Host(entry, self._settings))
+        if host.worker is None and not host.is_loading:
+            host.entry = entry  # its file may be another by now
         return host
 
     def get(self, model_id: str) -> Host | None:
@@ -155,8 +155,8 @@ class Hosts:
             host.loading = asyncio.create_task(self._load(host))
         try:
             return await asyncio.shield(host.loading)
-        except EngineCrashed as crash:
-            raise ModelUnavailable(f"The model {host.entry.model.id!r} could not be loaded. {crash.detail}") from None
+        except (EngineCrashed, EngineFailed) as error:
+            raise ModelUnavailable(f"The model {host.entry.model.id!r} could not be loaded. {error.detail}") from None
 
     async def unload(self, model_id: str) -> None:
         """End the model's process, if there is one. Raises `ModelBusy` while it is in use."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,8 @@ CANCEL_SECONDS = 5.0
 
 CHUNK = 1000
 """Events that are read from the store at a time."""
+
+logger = logging.getLogger(__name__)
 
 ENDED = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
@@ -110,7 +113,10 @@ class Journal:
         except asyncio.CancelledError:
             # The store's thread goes on, so the run is there all the same, and nobody makes it.
             await creating
-            await log.append(*Composer(response.id).cancelled())
+            try:
+                await log.append(*Composer(response.id).cancelled())
+            except StorageUnavailable as problem:
+                self._unwritten[response.id] = problem
             raise
         self._live[response.id] = log
         return log
@@ -297,7 +303,12 @@ class Journal:
     async def _write(self) -> None:
         """Say the ends that could not be written before."""
         for run_id, problem in list(self._unwritten.items()):
-            await self._fail(run_id, problem)
+            try:
+                await self._fail(run_id, problem)
+            except StorageUnavailable:
+                raise
+            except Exception:  # a log that cannot be read any more is not to keep the others up
+                logger.exception("The end of the response %s could not be written.", run_id)
             del self._unwritten[run_id]
 
     async def _fail(self, run_id: str, problem: Problem) -> None:

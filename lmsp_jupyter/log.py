@@ -11,6 +11,7 @@ from . import events
 from .errors import Problem
 from .events import Created, Entry, Event, Final, Fold, InProgress, Queued
 from .protocol import Response
+from .waiting import heard
 
 Commit = Callable[[Sequence[Entry], Response | None], Awaitable[None]]
 """Write entries to disk, and the response as it is with them where they change more than its output."""
@@ -77,11 +78,8 @@ class Log:
                 yield batch
             elif self.ended or self.broken:
                 return
-            else:
-                try:
-                    await asyncio.wait_for(appended.wait(), patience)
-                except asyncio.TimeoutError:
-                    yield []
+            elif not await heard(appended, patience):
+                yield []
 
     def _encode(self, batch: Sequence[Event]) -> list[Entry]:
         """The events as they are sent. All are encoded before one changes anything, so that what cannot be encoded

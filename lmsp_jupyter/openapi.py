@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import Any, TypeVar
 
@@ -29,6 +29,11 @@ _STRING: Schema = {"type": "string"}
 
 def document(server_url: str) -> Schema:
     """The whole document. `server_url` is the service's own, ending in `/lmsp/v1`."""
+    return _document() | {"servers": [{"url": server_url}]}
+
+
+@cache
+def _document() -> Schema:
     paths: dict[str, Schema] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path or "/", {})[operation.method.lower()] = _operation(operation)
@@ -39,7 +44,6 @@ def document(server_url: str) -> Schema:
             "version": LMSP_VERSIONS[-1],
             "description": "Language models on this machine. Every GET also answers HEAD.",
         },
-        "servers": [{"url": server_url}],
         "paths": paths,
         "components": {
             "securitySchemes": {

@@ -22,7 +22,7 @@ from .engines import (
 from .errors import OutputInvalid, Problem, StorageUnavailable, from_document
 from .events import Composer, Event, Progress, Queued
 from .log import Log
-from .protocol import FunctionCall, IncompleteReason, InputTokensDetails, Message, NamedTool, Usage
+from .protocol import FunctionCall, IncompleteReason, InputTokensDetails, Item, Message, NamedTool, Response, Usage
 from .worker import Generation, Worker
 
 
@@ -86,22 +86,43 @@ class Run:
             ended = isinstance(last, Finished | Broken)
             if self.log.broken:
                 self.stop()
-            elif said := batch[:-1] if ended else batch:
-                await self.say(partial(self._compose, said))
+            else:
+                await self._tell(batch[:-1] if ended else batch)
             if isinstance(last, Finished):
                 await self._finish(last)
             elif isinstance(last, Broken):
                 await self.fail(from_document(last.problem), last.usage)
 
+    async def result(self) -> Response:
+        """The response once it has ended (A2.1). Raises the problem that it failed with, or that broke its log off."""
+        async for _ in self.log.follow():
+            pass
+        if self.log.broken:
+            raise self.log.broken
+        if error := self.log.response.error:
+            raise from_document(error)
+        return self.log.response
+
+    async def _tell(self, outputs: Sequence[Output]) -> None:
+        """Say what the engine says. A call that its tool does not take ends the response."""
+        start = 0
+        for at, output in enumerate(outputs):
+            if isinstance(output, CallEnded):
+                await self.say(partial(self._compose, outputs[start:at]))
+                start = at
+                if self.log.ended or self.log.broken:
+                    return
+                if mistake := await asyncio.to_thread(self._mistake_in_call, *self._composer.open_call):
+                    self.stop()
+                    await self.fail(OutputInvalid(f"The model's call is not what its tool takes: {mistake}"))
+                    return
+        if outputs:
+            await self.say(partial(self._compose, outputs[start:]))
+
     def _compose(self, outputs: Sequence[Output], composer: Composer) -> list[Event]:
-        """The events of what the engine says. A call that its tool does not take ends the response."""
         events: list[Event] = []
         for output in outputs:
             self._count(output)
-            if isinstance(output, CallEnded) and (mistake := self._mistake_in_call()):
-                self.stop()
-                problem = OutputInvalid(f"The model's call is not what its tool takes: {mistake}")
-                return events + composer.failed(problem, self._usage)
             events += self._events(composer, output)
         return events
 
@@ -132,8 +153,7 @@ class Run:
             self._usage.output_tokens = tokens
             self._usage.total_tokens = self._usage.input_tokens + tokens
 
-    def _mistake_in_call(self) -> str | None:
-        name, arguments = self._composer.open_call
+    def _mistake_in_call(self, name: str, arguments: str) -> str | None:
         tool = next((tool for tool in self.prompt.tools if tool.name == name), None)
         if tool is None:
             return f"there is no tool {name!r}."
@@ -145,16 +165,15 @@ class Run:
             await self.say(lambda composer: composer.cancelled(usage))
         elif finished.reason == "length":
             await self.say(lambda composer: composer.incomplete(_limit(self.prompt, usage), usage))
-        elif (mistake := await asyncio.to_thread(self._mistake)) is None:
+        elif (mistake := await asyncio.to_thread(self._mistake, self.log.response.output)) is None:
             await self.say(lambda composer: composer.completed(usage))
-        elif self.prompt.options.stop:
+        elif finished.by_string:
             await self.say(lambda composer: composer.incomplete("stop", usage))
         else:
             await self.fail(OutputInvalid(f"The answer is not what was asked for: {mistake}"), usage)
 
-    def _mistake(self) -> str | None:
+    def _mistake(self, output: Sequence[Item]) -> str | None:
         """What is wrong with the answer under the schema and the choice of tools, now that the model stopped."""
-        output = self.log.response.output
         calls = [item for item in output if isinstance(item, FunctionCall)]
         texts = [item.text for item in output if isinstance(item, Message)]
         if calls and calls[-1].status != "completed":

@@ -193,6 +193,7 @@ class Runner:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what the runs held is let go
         await self.hosts.close()
         await self.journal.close()
 
@@ -247,32 +248,34 @@ class Runner:
 
     def _begin(self, run: Run, host: Host, stack: ExitStack) -> Run:
         self._runs[run.id] = run
-        run.task = asyncio.create_task(self._drive(run, host, stack.pop_all()))
+        stack.callback(self._leave, run)
+        held = stack.pop_all()
+        run.task = asyncio.create_task(self._drive(run, host))
+        # One that is cancelled before its first step never runs, so what it holds is let go from outside.
+        run.task.add_done_callback(lambda _: held.close())
         return run
 
-    async def _drive(self, run: Run, host: Host, held: ExitStack) -> None:
-        with held:
-            try:
-                with host.slots.place() as place:
-                    async for position in place.positions():
-                        await run.say(partial(run.queued, position))
-                    await run.say(lambda _: [InProgress(response_id=run.id)])
-                    worker = host.worker or await self._load_with_progress(run, host)
-                    await run.generate(worker)
-            except asyncio.CancelledError:
-                # By `Run.cancel`, which has said so; or the server closes, and on disk the run is for the next one.
-                if not run.log.broken:
-                    run.log.break_off(ServiceRestarted("The server is stopping."))
-            except StorageUnavailable:
-                run.stop()
-            except Problem as problem:
-                await self._fail(run, problem)
-            except Exception:
-                log.exception("A response could not be made.")
-                await self._fail(run, Problem("The service met an unexpected error; its log has it."))
-            finally:
-                del self._runs[run.id]
-                self.journal.release(run.id)
+    def _leave(self, run: Run) -> None:
+        # Only a run that the closing server cut off has no end yet; on disk it is for the next one.
+        run.log.break_off(ServiceRestarted("The server is stopping."))
+        del self._runs[run.id]
+        self.journal.release(run.id)
+
+    async def _drive(self, run: Run, host: Host) -> None:
+        try:
+            with host.slots.place() as place:
+                async for position in place.positions():
+                    await run.say(partial(run.queued, position))
+                await run.say(lambda _: [InProgress(response_id=run.id)])
+                worker = host.worker or await self._load_with_progress(run, host)
+                await run.generate(worker)
+        except StorageUnavailable:
+            run.stop()
+        except Problem as problem:
+            await self._fail(run, problem)
+        except Exception:
+            log.exception("A response could not be made.")
+            await self._fail(run, Problem("The service met an unexpected error; its log has it."))
 
     async def _fail(self, run: Run, problem: Problem) -> None:
         with suppress(StorageUnavailable):  # its log is broken off then, and ended later

@@ -160,8 +160,10 @@ class Worker:
                 cwd=folder,  # -m imports from here first, and a notebook's folder may hold a json.py
                 env={name: value for name, value in os.environ.items() if name not in secrets},
             )
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise ModelUnavailable(f"No process can be started: {error.strerror}.") from None
             raise
         worker = cls(process, folder)
         worker._send(Load(engine, str(path), folder, settings))

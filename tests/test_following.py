@@ -51,7 +51,7 @@ def json_of(item):
 class Page:
     """The other end of the connection: what it was sent, and how it reads. The events of `logs` are followed."""
 
-    def __init__(self, lists=None, poll=1000):
+    def __init__(self, lists=None, poll=0.005):
         self.arrays = []
         self.reads = asyncio.Event()
         self.reads.set()
@@ -342,7 +342,7 @@ def test_b8_1_a_list_comes_whole_first_and_then_as_it_changes():
         things.put(item("b", "allow"))
         things.put(item("c"))
         del things.items["a"]
-        page.following.wake()
+        await asyncio.sleep(0.02)
         await settle()
         await page.following.close()
         return page.arrays
@@ -371,20 +371,20 @@ def test_b8_1_a_list_that_did_not_change_is_not_told_again():
         await page.say(follow="tasks")
         for _ in range(3):
             things.put(item("a"))
-            page.following.wake()
+            await asyncio.sleep(0.02)
             await settle()
         await page.following.close()
         return page.messages
 
     assert len(run(scenario())) == 1
-    assert things.reads == 4
+    assert things.reads >= 4
 
 
 def test_b8_1_lists_are_looked_at_without_being_woken():
     things = Things()
 
     async def scenario():
-        page = Page({"approvals": things}, poll=0.01)
+        page = Page({"approvals": things})
         await page.say(follow="approvals")
         things.put(item("a"))
         await until(lambda: len(page.messages) == 2)
@@ -407,9 +407,8 @@ def test_b8_1_a_change_while_a_list_is_read_is_not_lost():
         page = Page({"tasks": slowly})
         await page.say(follow="tasks")
         items["b"] = item("b")
-        page.following.wake()
         release.set()
-        await settle()
+        await asyncio.sleep(0.02)
         await page.following.close()
         return page.messages
 
@@ -454,7 +453,7 @@ def test_b8_1_after_unfollow_a_list_is_not_read():
         await page.say(follow="tasks")
         await page.say(unfollow="tasks")
         things.put(item("b"))
-        page.following.wake()
+        await asyncio.sleep(0.02)
         await settle()
         return page.messages
 
@@ -571,7 +570,7 @@ def test_b8_1_closing_leaves_every_log_and_list():
         await page.say(follow="task_2")
         await page.following.close()
         page.reads.set()
-        page.following.wake()
+        await asyncio.sleep(0.02)
         page.add("task_1", entry(2))
         await settle()
         others = asyncio.all_tasks() - {asyncio.current_task()}

@@ -30,7 +30,8 @@ ARROWS = {
     "migrations": {"errors"},
     "database": {"errors", "instances", "migrations"},
     "store": {"database", "errors", "events", "protocol"},
-    "log": {"errors", "events", "protocol"},
+    "waiting": set(),
+    "log": {"errors", "events", "protocol", "waiting"},
     "journal": {"errors", "events", "log", "protocol", "store"},
     "keys": {"errors", "journal", "store"},
     # engines
@@ -56,15 +57,15 @@ ARROWS = {
         "worker",
     },
     # routes
-    "auth": {"errors", "protocol", "store"},
-    "approvals": {"errors", "protocol"},
+    "auth": {"errors", "protocol", "store", "waiting"},
+    "approvals": {"errors", "protocol", "waiting"},
     "following": {"errors", "events", "parsing", "protocol", "strict_json"},
     "operations": {"chat", "errors", "events", "protocol"},
     "openapi": {"errors", "events", "operations", "protocol"},
     "handlers.base": {
         *("approvals", "auth", "errors", "journal", "keys", "operations", "parsing", "protocol", "runner", "store"),
     },
-    "handlers.streams": {"errors", "events", "handlers.base", "sse"},
+    "handlers.streams": {"errors", "events", "handlers.base", "sse", "store"},
     "handlers.access": {"handlers.base", "protocol"},
     "handlers.models": {"handlers.base", "openapi", "protocol"},
     "handlers.responses": {

@@ -332,9 +332,11 @@ def test_b0_11_an_answer_that_is_not_valid_is_never_completed(answer, text):
 def test_b0_11_an_answer_that_a_stop_string_cut_is_incomplete(answer):
     members = {"response_format": FORMAT, "extensions": {"lmsp_jupyter": {"stop": ["}"]}}}
 
-    _, response = answer([Text('{"a": 1'), STOP], members=members)
+    _, cut = answer([Text('{"a": 1'), Finished("stop", USAGE, by_string=True)], members=members)
+    _, wrong = answer([Text('{"a": 1'), STOP], members=members)
 
-    assert (response.status, response.incomplete_details.reason) == ("incomplete", "stop")
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "stop")
+    assert (wrong.status, wrong.error["code"]) == ("failed", "output_invalid")
 
 
 @ours

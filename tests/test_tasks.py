@@ -329,7 +329,7 @@ async def test_b3_4_a_follower_with_nothing_to_read_hears_a_heartbeat_at_once(ap
 
 @pytest.mark.ours
 async def test_b4_1_heartbeats_of_a_silent_task(client, script, monkeypatch):
-    monkeypatch.setattr("lmsp_jupyter.handlers.tasks.HEARTBEAT", 0.05)
+    monkeypatch.setattr("lmsp_jupyter.handlers.streams.HEARTBEAT", 0.05)
     script("slow", ["sleep", 0.4], ["text", "a"])
     task = await create(client, body("slow"))
 

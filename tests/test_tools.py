@@ -334,7 +334,7 @@ async def test_b0_11_a_valid_answer_is_completed(client, script):
 
 @pytest.mark.ours
 async def test_b0_11_a_limit_or_a_stop_string_makes_it_incomplete(client, script):
-    script("half", ["text", "[4,"], ["text", " 5"])
+    script("half", ["text", "[4,"], ["text", " 5"], ["text", "]"])
     shape = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}}
 
     for more, reason in (

@@ -106,6 +106,8 @@ class Finished(msgspec.Struct, tag="finished"):
 
     reason: Literal["stop", "length", "cancelled"]
     usage: Usage | None = None
+    by_string: bool = False
+    """Whether a stop string of the request's made it stop."""
 
 
 class Broken(msgspec.Struct, tag="broken"):

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Condition, Event, Thread
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from ..errors import ContextLengthExceeded, EngineFailed, ModelUnavailable, Problem
 from ..protocol import Capability, InputTokensDetails, OutputTokensDetails, Usage
@@ -347,7 +347,8 @@ class _Answer:
         if self.problem is not None:
             self._job.end(Broken(self.problem.document(), self._usage))
         elif self._reason is not None:
-            self._job.end(Finished("length" if self._reason == "length" else "stop", self._usage))
+            reason: Literal["length", "stop"] = "length" if self._reason == "length" else "stop"
+            self._job.end(Finished(reason, self._usage, by_string=self._stops.met))
         elif self._job.cancelled.is_set():
             self._job.end(Finished("cancelled", self._usage))
         else:

@@ -79,17 +79,18 @@ class LMSPHandler(APIHandler):
             raise errors.Forbidden("The Host header does not name this server.")
         match = _BEARER.fullmatch(self.request.headers.get("Authorization", ""))
         token = match["token"].strip() if match else ""
-        caller = await self.house.journal.call(self.house.tokens.find, token) if token else None
-        if caller is not None:
+        caller: Caller | None
+        if token.startswith(PREFIX):
+            caller = await self.house.journal.call(self.house.tokens.find, token)
+            if caller is None:
+                raise _unauthorized(sent_token=True)  # whatever cookie comes with it
             self._admit(User(username="lmsp", display_name="LMSP token"))
-        elif token.startswith(PREFIX):
-            raise _unauthorized(sent_token=True)  # whatever cookie comes with it
         else:
             await self._authenticate(sent_token=match is not None)
             caller = await caller_of(self)
         self.caller = caller
         check_version(self.request.headers.get("LMSP-Version"))
-        if scope := operations.scope_of(self.path, self._method):
+        if scope := operations.scope_of(self.path, self.request.method or ""):
             caller.require(scope)
 
     def _admit(self, user: User) -> None:
@@ -111,10 +112,6 @@ class LMSPHandler(APIHandler):
         allowed = self.authorizer.is_authorized(self, self.current_user, action, self.auth_resource)
         if not await ensure_async(allowed):
             raise errors.Forbidden(f"You may not {action} the resource lmsp of this server.")
-
-    @property
-    def _method(self) -> str:
-        return "GET" if self.request.method == "HEAD" else self.request.method or ""
 
     @property
     def known(self) -> Caller:
@@ -201,7 +198,7 @@ class LMSPHandler(APIHandler):
         if self.house.tokens.still_valid(self.known):
             raise errors.ModelUnavailable("The server is stopping.") from None
         if not self._headers_written:
-            raise errors.Unauthorized("The token was revoked.", headers={"WWW-Authenticate": "Bearer"}) from None
+            raise _unauthorized(sent_token=True) from None
         self.detach().close()
 
     def on_connection_close(self) -> None:

@@ -30,14 +30,7 @@ class ChatHandler(StreamHandler):
             await run.cancel()
 
     async def _answer(self, run: Run) -> None:
-        async for _ in run.log.follow():
-            pass
-        if run.log.broken:
-            raise run.log.broken
-        response = run.log.response
-        if response.error:
-            raise errors.from_document(response.error)
-        self.send_json(msgspec.json.encode(completion(response)))
+        self.send_json(msgspec.json.encode(completion(await run.result())))
 
     async def _stream_chunks(self, chat: ChatRequest, run: Run) -> None:
         chunks = Chunks(run.log.response, include_usage=chat.include_usage)

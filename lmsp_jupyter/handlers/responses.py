@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
-from ..errors import BadRequest, StorageUnavailable, from_document
+from ..errors import BadRequest, StorageUnavailable
 from ..events import Entry
 from ..keys import Replay, Reservation
 from ..parsing import parse_request
@@ -60,14 +60,7 @@ class ResponsesHandler(StreamHandler):
                 await _settle(reservation, run, request)
 
     async def _answer(self, run: Run) -> None:
-        async for _ in run.log.follow():
-            pass
-        if run.log.broken:
-            raise run.log.broken
-        response = run.log.response
-        if response.error:
-            raise from_document(response.error)
-        self.send(response)
+        self.send(await run.result())
 
     async def _respond_by_task(self, request: Request, reservation: Reservation | None) -> None:
         run = await self._start(request, reservation)
@@ -127,11 +120,7 @@ class ResponseHandler(StreamHandler):
         if self._wants_stream():
             if record.task_id is None:
                 raise BadRequest("Only the response of a task can be followed; ask for this one without stream.")
-            after = self.integer("starting_after", 0, 0)
-            if self.house.journal.check_position(record, after):
-                await self.work(self.stream(self.house.journal.follow(record, after, HEARTBEAT)))
-            else:
-                self.send_nothing()
+            await self.follow(record, self.integer("starting_after", 0, 0))
             return
         response = await self.house.journal.response_of(record)
         assert response is not None  # a deleted one is not found

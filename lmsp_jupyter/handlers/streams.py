@@ -10,6 +10,7 @@ from tornado.iostream import StreamClosedError
 from .. import sse
 from ..errors import Problem
 from ..events import Entry, Error, encode
+from ..store import Record
 from .base import LMSPHandler
 
 HEARTBEAT = 10.0
@@ -35,10 +36,17 @@ class StreamHandler(LMSPHandler):
         self.write(first)
         await self.flush()
         async for batch in batches:
-            if not batch and not self.house.tokens.still_valid(self.known):
-                return
             self.write(b"".join(sse.encode(*entry) for entry in batch) or sse.PING)
             await self.flush()
+
+    async def follow(self, record: Record, after: int) -> None:
+        """Answer with the events above `after` (B3.4)."""
+        journal = self.house.journal
+        if journal.check_position(record, after):
+            batches = journal.follow(record, after, HEARTBEAT)
+            await self.work(self.stream(batches, waiting=after == record.last_event_id))
+        else:
+            self.send_nothing()
 
     def open_stream(self) -> None:
         """The headers of a stream."""

@@ -14,7 +14,7 @@ from ..parsing import parse_task
 from ..protocol import Request, Task, TaskList, TaskStatus
 from ..run import Run
 from .base import LMSPHandler
-from .streams import HEARTBEAT, StreamHandler
+from .streams import StreamHandler
 
 
 class TasksHandler(LMSPHandler):
@@ -115,14 +115,7 @@ class TaskEventsHandler(StreamHandler):
     """`GET /lmsp/v1/tasks/{id}/events` (A4, B3.4). A follower that leaves never cancels the task."""
 
     async def get(self, task_id: str) -> None:
-        journal = self.house.journal
-        record = await journal.task(self.known.owners, task_id)
-        after = self._position()
-        if not journal.check_position(record, after):
-            self.send_nothing()
-            return
-        waiting = after == record.last_event_id
-        await self.work(self.stream(journal.follow(record, after, HEARTBEAT), waiting=waiting))
+        await self.follow(await self.house.journal.task(self.known.owners, task_id), self._position())
 
     def _position(self) -> int:
         """`after`, which wins, or `Last-Event-ID` (A4.2)."""

@@ -31,6 +31,7 @@ from lmsp_jupyter.engines import (
     Settings,
     Text,
 )
+from lmsp_jupyter.engines.stops import Stops
 from lmsp_jupyter.errors import EngineFailed, ModelUnavailable
 from lmsp_jupyter.protocol import Usage
 
@@ -92,6 +93,7 @@ class Performance:
     def __init__(self, input_tokens: int, prompt: Prompt, emit: Emit, cancelled: threading.Event) -> None:
         self.prompt, self.emit, self.cancelled = prompt, emit, cancelled
         self.input_tokens, self.tokens = input_tokens, 0
+        self.stops = Stops(prompt.options.stop or [])
 
     @property
     def usage(self) -> Usage:
@@ -101,7 +103,10 @@ class Performance:
     def play(self, steps: list) -> None:
         try:
             reason = self.perform(steps) or "stop"
-            self.emit(Finished("cancelled" if self.cancelled.is_set() else reason, self.usage))
+            if rest := self.stops.rest():
+                self.emit(Text(rest, self.tokens))
+            reason = "cancelled" if self.cancelled.is_set() else reason
+            self.emit(Finished(reason, self.usage, by_string=self.stops.met))
         except RuntimeError as error:
             self.emit(Broken(EngineFailed(str(error)).document(), self.usage))
 
@@ -114,13 +119,16 @@ class Performance:
         return None
 
     def do_text(self, delta: str) -> str | None:
-        self.emit(Text(delta))
         self.tokens += 1
+        if text := self.stops.take(delta):
+            self.emit(Text(text, self.tokens))
+        if self.stops.met:
+            return "stop"
         return "length" if self.tokens == self.prompt.max_output_tokens else None
 
     def do_reasoning(self, delta: str) -> None:
-        self.emit(ReasoningText(delta))
         self.tokens += 1
+        self.emit(ReasoningText(delta, self.tokens))
 
     def do_progress(self, done: int, total: int) -> None:
         self.emit(PromptProgress(done, total))
@@ -134,8 +142,9 @@ class Performance:
     def do_echo(self) -> str | None:
         return self.perform([["text", word + " "] for word in self.prompt.turns[-1].content.split()])
 
-    def do_prompt(self) -> str | None:
-        return self.do_text(msgspec.json.encode(self.prompt).decode())
+    def do_prompt(self) -> None:
+        self.tokens += 1
+        self.emit(Text(msgspec.json.encode(self.prompt).decode(), self.tokens))
 
     def do_finish(self, reason: str) -> str:
         return reason
