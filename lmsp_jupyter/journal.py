@@ -232,8 +232,7 @@ class Journal:
                 after, silent = batch[-1].id, 0.0
                 yield batch
                 continue
-            now = await self.call(self._store.run, record.id)
-            if now is None or now.events_dropped or (now.status in ENDED and now.last_event_id <= after):
+            if await self.call(self._store.is_over, record.id, after):
                 return
             await asyncio.sleep(POLL)
             silent += POLL

@@ -205,6 +205,16 @@ class Store:
             ).fetchall()
         return [Entry(*row) for row in rows]
 
+    def is_over(self, run_id: str, after: int) -> bool:
+        """Whether nothing above `after` is there or will come: the run has ended, or its log is gone."""
+        with self._database.reading() as db:
+            row = db.execute(
+                "SELECT 1 FROM runs WHERE id = ? AND NOT events_dropped"
+                " AND (status IN ('queued', 'in_progress') OR last_event_id > ?)",
+                (run_id, after),
+            ).fetchone()
+        return row is None
+
     def delete_task(self, task_id: str) -> None:
         """Delete a finished task with its log and idempotency key; its response stays if it is stored (B3.3)."""
         with self._database.writing() as db:

@@ -962,3 +962,15 @@ def test_b3_6_a_database_that_was_taken_away_is_made_anew(store, servers, folder
     assert store.run(lost.id) is None
     kept = created(store)
     assert servers().run(kept.id) is not None
+
+
+@ours
+def test_b3_4_a_run_is_over_when_nothing_more_will_come(store):
+    running, done = created(store), ended(store)
+    dropped = ended(store, at=1)
+    store.sweep(10, event_retention=5, task_retention=DAY)
+
+    assert [store.is_over(running.id, after) for after in (0, 1)] == [False, False]
+    assert [store.is_over(done.id, after) for after in (0, 1, 2)] == [False, False, True]
+    assert store.is_over(dropped.id, 0)
+    assert store.is_over("resp_none", 0)

@@ -7,6 +7,7 @@ worker calls.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,8 @@ from ..errors import Document, ModelUnavailable
 from ..protocol import Capability, Options, Tool, ToolChoice, Usage
 
 GROUP = "lmsp_jupyter.engines"
+
+log = logging.getLogger(__name__)
 
 
 class Call(msgspec.Struct):
@@ -193,7 +196,8 @@ class _Unimportable:
     SUFFIX = "\0"
 
     def __init__(self, name: str, error: ImportError) -> None:
-        self._unavailable = Unavailable(f"The module of the engine {name} cannot be imported: {error}.", "pip check")
+        self._unavailable = Unavailable(f"The module of the engine {name} cannot be imported.", "pip check")
+        log.warning("The engine %s cannot be imported: %s", name, error)
 
     def unavailable(self) -> Unavailable:
         return self._unavailable
