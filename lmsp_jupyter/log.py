@@ -51,14 +51,14 @@ class Log:
 
     async def append(self, *batch: Event) -> None:
         """Log events under the next numbers and wake the readers. After a final event nothing is taken any more."""
-        if self.ended or self.broken:
+        if not batch or self.ended or self.broken:
             return
         entries = self._encode(batch)
         if self._commit is not None:
             turns = any(isinstance(event, Created | InProgress | Final) for event in batch)
             await self._commit(entries, self.response if turns else None)
         self._entries += entries
-        self.ended = batch[-1].final if batch else False
+        self.ended = batch[-1].final
         self._wake()
 
     def break_off(self, problem: Problem) -> None:

@@ -454,3 +454,18 @@ def test_a_log_from_disk_has_the_response_of_its_entries():
     log.restore(read(whole))
 
     assert log.response == whole.response
+
+
+@ours
+def test_b3_8_nothing_is_committed_where_nothing_is_said():
+    async def scenario():
+        disk = Disk()
+        log = Log(disk.commit)
+        await log.append()
+        disk.failure = StorageUnavailable()
+        await log.append()
+        return log
+
+    log = run(scenario())
+
+    assert (log.last, log.ended) == (0, False)

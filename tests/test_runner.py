@@ -286,6 +286,16 @@ def test_a2_3_reasoning_text_and_calls_are_items(answer):
     assert response.status == "completed"
 
 
+@chapter6
+@pytest.mark.parametrize("store", [False, True])
+def test_a2_3_a_call_comes_in_any_batches(answer, store):
+    batches = [[CallStarted("f")], [CallArguments('{"a":1}')], [CallEnded()], [STOP]]
+
+    _, response = answer(*batches, members={"tools": [TOOL], "store": store})
+
+    assert (response.status, [item.arguments for item in response.output]) == ("completed", ['{"a":1}'])
+
+
 @ours
 @pytest.mark.parametrize(
     ("members", "usage", "reason"),

@@ -63,7 +63,7 @@ def test_says_what_the_engine_says_in_order(perform):
 
     *said, end = perform({"steps": [["progress", 1, 3], ["text", "a"], ["text", "👩‍👧"]]}, act)
 
-    assert said == [PromptProgress(1, 3), Text("a"), Text("👩‍👧")]
+    assert said == [PromptProgress(1, 3), Text("a", 1), Text("👩‍👧", 2)]
     assert (end.reason, end.usage.input_tokens, end.usage.output_tokens) == ("stop", 3, 2)
 
 
@@ -76,8 +76,8 @@ def test_b0_9_calls_in_the_text_of_any_engine_are_told_as_such(perform):
     text = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
     with_tools, without = perform({"steps": [["text", text]]}, act)
 
-    assert with_tools[:-1] == [CallStarted("f"), CallArguments('{"a": 1}'), CallEnded()]
-    assert without[:-1] == [Text(text)]
+    assert with_tools[:-1] == [CallStarted("f", 1), CallArguments('{"a": 1}', 1), CallEnded()]
+    assert without[:-1] == [Text(text, 1)]
 
 
 def test_counts_a_prompt_while_another_generates(perform):
@@ -96,7 +96,7 @@ def test_what_a_native_library_prints_does_not_reach_the_pipe(perform):
 
     said = perform({"steps": [["print", "llama_model_loader: \0\xff"], ["text", "a"]]}, act)
 
-    assert said[0] == Text("a")
+    assert said[0] == Text("a", 1)
 
 
 def test_prompts_run_side_by_side(perform):
