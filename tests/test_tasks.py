@@ -315,7 +315,9 @@ async def test_b3_4_with_nothing_left_a_finished_task_is_204(client):
 async def test_b3_4_a_follower_with_nothing_to_read_hears_a_heartbeat_at_once(app, client, script):
     script("pauses", ["text", "a"], ["sleep", 600])
     task = await create(client, body("pauses"))
-    last = (await speaking(app, task)).log.last
+    log = (await speaking(app, task)).log
+    await until(lambda: log.last == 7)  # the text is on disk
+    last = log.last
 
     async with client.stream("GET", f"/tasks/{task['id']}/events", params={"after": last}) as answer:
         chunks = answer.aiter_raw()
