@@ -63,7 +63,8 @@ ARROWS = {
     "operations": {"chat", "errors", "events", "protocol"},
     "openapi": {"errors", "events", "operations", "protocol"},
     "handlers.base": {
-        *("approvals", "auth", "errors", "journal", "keys", "operations", "parsing", "protocol", "runner", "store"),
+        *("approvals", "auth", "errors", "journal", "keys", "operations", "parsing", "protocol", "run"),
+        *("runner", "store"),
     },
     "handlers.streams": {"errors", "events", "handlers.base", "sse", "store"},
     "handlers.access": {"handlers.base", "protocol"},

@@ -22,7 +22,8 @@ from ..auth import PREFIX, Caller, Tokens, caller_of
 from ..journal import Journal
 from ..keys import Keys, Replay, Reservation, digest, key_of
 from ..parsing import check_version, parse
-from ..protocol import LMSP_VERSIONS, Service, Wire
+from ..protocol import LMSP_VERSIONS, Request, Service, Wire
+from ..run import Run
 from ..runner import Runner
 from ..store import Key
 
@@ -157,6 +158,20 @@ class LMSPHandler(APIHandler):
             return None
         key = Key(owner=self.known.owner, method="POST", path=self.path, key=header)
         return await self.house.keys.reserve(key, await asyncio.to_thread(digest, self.request.body))
+
+    async def start(
+        self, request: Request, reservation: Reservation | None, metadata: dict[str, str] | None = None
+    ) -> Run:
+        """Begin to answer, with `metadata` as a task; a refusal gives the key back."""
+        key = reservation.key if reservation else None
+        try:
+            return await self.house.runner.start(
+                request, self.known.owner, self.known.owners, metadata=metadata, key=key
+            )
+        except BaseException:
+            if reservation:
+                await reservation.release()
+            raise
 
     def integer(self, name: str, default: int, low: int, high: int | None = None) -> int:
         """A number in the query. Raises `BadRequest`."""

@@ -34,23 +34,9 @@ class ResponsesHandler(StreamHandler):
         else:
             await self._respond_here(request, reserved)
 
-    async def _start(self, request: Request, reservation: Reservation | None) -> Run:
-        try:
-            return await self.house.runner.start(
-                request,
-                self.known.owner,
-                self.known.owners,
-                metadata={} if request.background else None,
-                key=reservation.key if reservation else None,
-            )
-        except BaseException:
-            if reservation:
-                await reservation.release()
-            raise
-
     async def _respond_here(self, request: Request, reservation: Reservation | None) -> None:
         """The response belongs to the connection: a client that leaves stops the work (B0.8)."""
-        run = await self._start(request, reservation)
+        run = await self.start(request, reservation)
         try:
             await (self.stream(_direct(run)) if request.stream else self._answer(run))
         finally:
@@ -63,7 +49,7 @@ class ResponsesHandler(StreamHandler):
         self.send(await run.result())
 
     async def _respond_by_task(self, request: Request, reservation: Reservation | None) -> None:
-        run = await self._start(request, reservation)
+        run = await self.start(request, reservation, metadata={})
         body = msgspec.json.encode(run.log.response)
         if reservation:
             # Who leaves now and asks again is told of the same response.

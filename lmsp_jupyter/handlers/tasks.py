@@ -30,18 +30,7 @@ class TasksHandler(LMSPHandler):
             self.set_header("Idempotency-Replayed", "true")
             self._accept(reserved.body)
             return
-        try:
-            run = await self.house.runner.start(
-                request,
-                self.known.owner,
-                self.known.owners,
-                metadata=metadata,
-                key=reserved.key if reserved else None,
-            )
-        except BaseException:
-            if reserved:
-                await reserved.release()
-            raise
+        run = await self.start(request, reserved, metadata)
         self._accept(await asyncio.shield(self._keep(run, reserved)))
 
     async def _keep(self, run: Run, reserved: Reservation | None) -> bytes:
